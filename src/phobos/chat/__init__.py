@@ -1,0 +1,1 @@
+"""What people say: requests, events, templates and the syntaxes models answer in."""

@@ -1,0 +1,114 @@
+"""What a client asks for, in one vocabulary for every protocol.
+
+All types are frozen. A translator (`http/openai.py`, …) or the command line builds a `GenerationRequest`; nothing
+below it knows which protocol it came from. `None` in `SamplingParams` means "not sent": the flag, then the model
+file's own default, then Phobos's default decides (`engine.sampler.resolve_sampling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call the model made; `arguments` is the JSON text of an object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A function the model may call; `parameters` is a normalised JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn. `content` is joined text; `None` only where tool calls stand instead."""
+
+    role: Role
+    content: str | None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is drawn; ranges are those of the HTTP contract."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None  # None or -1: random
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OutputFormat:
+    """A shape the answer must have: `text` is free; `schema` is used by `json_schema`, `pattern` by the last two."""
+
+    kind: Literal["text", "json_object", "json_schema", "regex", "grammar"] = "text"
+    schema: Mapping[str, Any] | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """Whether the model must call; `name` is set for `function` only."""
+
+    kind: Literal["auto", "none", "required", "function"] = "auto"
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One request. Exactly one of `messages` (chat) and `prompt` (completion: text, or token ids) is used."""
+
+    request_id: str
+    messages: tuple[Message, ...] = ()
+    prompt: str | tuple[int, ...] | None = None
+    suffix: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    strict_tool_calls: bool = False
+    output: OutputFormat = OutputFormat()
+    sampling: SamplingParams = SamplingParams()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_leading_stop: bool = False
+    n: int = 1
+    top_logprobs: int | None = None  # None: no log-probabilities; 0: the chosen token's only
+    echo: bool = False
+    thinking: bool = False
+    thinking_budget: int | None = None
+    reasoning_effort: str | None = None
+    preserve_thinking: bool | None = None
+    prefill_thinking: str | None = None
+    continue_assistant: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    cache_slot: int | None = None
+    cache_prompt: bool = True
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the model's chat format is wanted."""
+        return self.prompt is None

@@ -1,0 +1,180 @@
+"""Counters of the running engine, and the frozen snapshot everybody else reads.
+
+Rules. A field of `Counters` has one writer, named in its comment; readers never touch `Counters` but call
+`snapshot()`, which copies plain values and is cheap enough for five times a second for ever. Rates and history
+are derived on the reading side. What is unknown is `None`, never zero.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class LoadProgress:
+    """How far loading has come; `fraction` is 0..1 over the whole load."""
+
+    stage: str = "starting"  # "mapping", "packing weights", "compiling kernels", "tokenizer", "ready", "failed"
+    fraction: float = 0.0
+    detail: str = ""  # the tensor or kernel at hand
+    kernels_total: int = 0
+    kernels_compiled: int = 0
+    kernels_cached: int = 0
+    slowest_kernel: str = ""
+    slowest_kernel_s: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What was loaded; sizes in bytes."""
+
+    name: str
+    architecture: str
+    quantization: str
+    n_params: int
+    n_ctx: int
+    n_layers: int
+    n_vocab: int
+    dialect: str
+    weights_bytes: int
+    cache_bytes: int
+    scratch_bytes: int
+    layer_kinds: tuple[str, ...] = ()  # one word a layer: "full", "window", "delta", …
+
+
+@dataclass(frozen=True)
+class CardInfo:
+    """What computes: a processor or a graphics card."""
+
+    name: str
+    kind: str  # "cpu" or "cuda"
+    features: str  # the instruction path in use
+    n_threads: int
+    bandwidth_limit_gbs: float | None = None
+
+
+@dataclass(frozen=True)
+class RequestInfo:
+    """One request as the dashboard and `/slots` show it; times in seconds on the monotonic clock."""
+
+    request_id: str
+    phase: str  # "queued", "prefill", "decode", "done"
+    slot: int | None
+    n_prompt: int
+    n_cached: int
+    n_prompt_done: int
+    n_generated: int
+    submitted_s: float
+    started_s: float | None = None
+    first_token_s: float | None = None
+    finished_s: float | None = None
+    finish_reason: str | None = None
+    n_draft: int = 0
+    n_draft_accepted: int = 0
+
+
+@dataclass(frozen=True)
+class SlotInfo:
+    """What one slot of the cache holds."""
+
+    index: int
+    n_tokens: int
+    busy: bool
+    last_used_s: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment of the engine, as plain frozen values."""
+
+    taken_s: float
+    started_s: float
+    state: str  # "LOADING", "IDLE", "PREFILL", "DECODE", "FAILED", "STOPPING"
+    address: str
+    load: LoadProgress
+    model: ModelInfo | None
+    card: CardInfo | None
+    requests_received: int
+    requests_admitted: int
+    requests_completed: int
+    requests_failed: int
+    requests_cancelled: int
+    requests_rejected: int
+    queue_depth: int
+    prompt_tokens: int  # tokens of prompts, reused or computed
+    prompt_tokens_computed: int
+    prompt_tokens_reused: int
+    generated_tokens: int
+    draft_tokens: int
+    draft_tokens_accepted: int
+    prompt_s: float  # engine time in prompt rows
+    decode_s: float  # engine time in decode rows
+    passes: int
+    slots: tuple[SlotInfo, ...]
+    live: tuple[RequestInfo, ...]
+    recent: tuple[RequestInfo, ...]  # newest first
+
+
+@dataclass
+class Counters:
+    """The mutable counters. Writers: *engine* thread, *loader* thread, *listener* loop, as each comment says."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    state: str = "LOADING"  # loader, then engine
+    address: str = ""  # listener
+    load: LoadProgress = field(default_factory=LoadProgress)  # loader
+    model: ModelInfo | None = None  # loader
+    card: CardInfo | None = None  # loader
+    requests_received: int = 0  # listener
+    requests_rejected: int = 0  # listener: refused before admission
+    queue_depth: int = 0  # listener: waiting for the model or for a slot
+    requests_admitted: int = 0  # engine
+    requests_completed: int = 0  # engine
+    requests_failed: int = 0  # engine
+    requests_cancelled: int = 0  # engine
+    prompt_tokens: int = 0  # engine
+    prompt_tokens_computed: int = 0  # engine
+    prompt_tokens_reused: int = 0  # engine
+    generated_tokens: int = 0  # engine
+    draft_tokens: int = 0  # engine
+    draft_tokens_accepted: int = 0  # engine
+    prompt_s: float = 0.0  # engine
+    decode_s: float = 0.0  # engine
+    passes: int = 0  # engine
+    slots: tuple[SlotInfo, ...] = ()  # engine: replaced whole
+    live: tuple[RequestInfo, ...] = ()  # engine: replaced whole
+    recent: deque[RequestInfo] = field(default_factory=lambda: deque(maxlen=64))  # engine: appendleft
+
+    def snapshot(self) -> Snapshot:
+        """Copy the present values; safe from any thread."""
+        return Snapshot(
+            taken_s=time.monotonic(),
+            started_s=self.started_s,
+            state=self.state,
+            address=self.address,
+            load=self.load,
+            model=self.model,
+            card=self.card,
+            requests_received=self.requests_received,
+            requests_admitted=self.requests_admitted,
+            requests_completed=self.requests_completed,
+            requests_failed=self.requests_failed,
+            requests_cancelled=self.requests_cancelled,
+            requests_rejected=self.requests_rejected,
+            queue_depth=self.queue_depth,
+            prompt_tokens=self.prompt_tokens,
+            prompt_tokens_computed=self.prompt_tokens_computed,
+            prompt_tokens_reused=self.prompt_tokens_reused,
+            generated_tokens=self.generated_tokens,
+            draft_tokens=self.draft_tokens,
+            draft_tokens_accepted=self.draft_tokens_accepted,
+            prompt_s=self.prompt_s,
+            decode_s=self.decode_s,
+            passes=self.passes,
+            slots=self.slots,
+            live=self.live,
+            recent=tuple(self.recent),
+        )

@@ -1,0 +1,1 @@
+"""How a program is computed: the reference, the CPU team, CUDA."""

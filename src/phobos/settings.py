@@ -1,0 +1,68 @@
+"""Settings: frozen, read once from flags, environment and file, then handed down.
+
+Units: tokens unless the name says `_s` (seconds) or `_bytes`. `None` means "decide from the model or the machine".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class SamplingDefaults:
+    """The flags a request's missing sampling fields fall back to; `None` falls through to the model file, then to
+    0.8 / 40 / 0.95 / 0.05."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How a model is loaded and run."""
+
+    model_path: Path
+    backend: str = "cpu"
+    n_threads: int | None = None
+    n_ctx: int | None = None
+    n_slots: int | None = None
+    chunk_rows: int = 512
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    prefix_cache: bool = True
+    chat_template: str | None = None
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How the listener behaves; see the HTTP contract in `docs/http.md`."""
+
+    listen: str = "127.0.0.1:8080"
+    model_id: str | None = None
+    api_keys: tuple[str, ...] = ()
+    insecure: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 4 << 20
+    max_connections: int = 64
+    max_connections_per_address: int = 8
+    max_queue: int = 8
+    queue_timeout_s: float = 300.0
+    request_timeout_s: float = 30.0
+    keep_alive_s: float = 75.0
+    heartbeat_s: float = 5.0
+    drain_s: float = 5.0
+    strict_model: bool = False
+    strict_fields: bool = False
+    prefill_thinking: str | None = None
+    continue_assistant: bool = True
