@@ -7,9 +7,12 @@ are derived on the reading side. What is unknown is `None`, never zero.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,27 @@ class SlotInfo:
 
 
 @dataclass(frozen=True)
+class ExpertCacheInfo:
+    """Experts kept close to the processor by a backend that cannot hold them all; counts since the start."""
+
+    n_held: int
+    n_total: int
+    hits: int
+    misses: int
+
+
+@dataclass(frozen=True)
+class MachineUse:
+    """What this process takes of its machine; sizes in bytes, `None` where the system does not say."""
+
+    cpu_s: float  # processor seconds of all threads since the process started
+    n_cpus: int
+    process_bytes: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """One moment of the engine, as plain frozen values."""
 
@@ -116,6 +140,10 @@ class Snapshot:
     slots: tuple[SlotInfo, ...]
     live: tuple[RequestInfo, ...]
     recent: tuple[RequestInfo, ...]  # newest first
+    failure: str | None = None  # why the engine stopped
+    bytes_read: int | None = None  # weights and cache read by all passes
+    experts: ExpertCacheInfo | None = None
+    machine: MachineUse | None = None
 
 
 @dataclass
@@ -147,6 +175,9 @@ class Counters:
     slots: tuple[SlotInfo, ...] = ()  # engine: replaced whole
     live: tuple[RequestInfo, ...] = ()  # engine: replaced whole
     recent: deque[RequestInfo] = field(default_factory=lambda: deque(maxlen=64))  # engine: appendleft
+    failure: str | None = None  # engine: one sentence, when it stopped by an error
+    bytes_read: int | None = None  # engine: stays None where the backend cannot tell
+    experts: ExpertCacheInfo | None = None  # engine: only for models whose experts are fetched
 
     def snapshot(self) -> Snapshot:
         """Copy the present values; safe from any thread."""
@@ -177,4 +208,54 @@ class Counters:
             slots=self.slots,
             live=self.live,
             recent=tuple(self.recent),
+            failure=self.failure,
+            bytes_read=self.bytes_read,
+            experts=self.experts,
+            machine=read_machine(),
         )
+
+
+def read_machine() -> MachineUse:
+    """What the process uses now; about 0.1 ms on Linux, elsewhere only what the standard library knows."""
+    process_bytes: int | None = None
+    total: int | None = None
+    free: int | None = None
+    try:
+        process_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines()[:3])
+        total = int(fields["MemTotal"].split()[0]) << 10
+        free = int(fields["MemAvailable"].split()[0]) << 10
+    except (OSError, ValueError, KeyError, IndexError):
+        pass
+    limit = _container_limit()
+    if limit is not None and total is not None and limit < total:
+        total = limit
+        used = _container_used()
+        free = None if used is None or free is None else max(0, min(free, limit - used))
+    return MachineUse(time.process_time(), _n_cpus(), process_bytes, free, total)
+
+
+@cache
+def _n_cpus() -> int:
+    """Processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _container_limit() -> int | None:
+    """The memory a control group (version 2) allows, where there is one."""
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # absent, or the word "max"
+        return None
+
+
+def _container_used() -> int | None:
+    """Memory the control group holds, without file pages the kernel would drop first."""
+    try:
+        current = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        stat = Path("/sys/fs/cgroup/memory.stat").read_text()
+        inactive = next((line for line in stat.splitlines() if line.startswith("inactive_file ")), "x 0")
+        return max(0, current - int(inactive.split()[1]))
+    except (OSError, ValueError, IndexError):
+        return None
