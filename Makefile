@@ -1,0 +1,79 @@
+# Every target makes the virtual environment it needs. The first Python of this list that is 3.11 or newer is used;
+# `make PYTHON=/path/to/python test` names another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LISTEN ?= 127.0.0.1:8080
+ORDINARY := not slow and not referee
+
+.PHONY: serve test test-slow check format bench referee test-models docs clean help
+
+help:
+	@echo "make serve        install, fetch the default model, serve it on http://$(LISTEN)"
+	@echo "make test         the ordinary tests (fetches the default model)"
+	@echo "make test-slow    the tests that take minutes"
+	@echo "make check        format, lint, types, import contracts, file budget, generated docs"
+	@echo "make format       rewrite the sources in the project's format"
+	@echo "make docs         write docs/cli.md again from the commands"
+	@echo "make bench        measure prompt and decode speed of the models in models/"
+	@echo "make referee      compare with llama.cpp (builds llama-cpp-python, some minutes)"
+	@echo "make test-models  fetch the three further test models (1.9 GB)"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Phobos needs Python 3.11 or newer: install one, or run make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed: install the venv module (Debian: apt install python3-venv)" >&2; exit 1; }
+
+$(VENV)/.runtime: pyproject.toml | $(BIN)/python
+	@echo "installing Phobos into $(VENV)"
+	@$(PIP) install --upgrade pip
+	@$(PIP) install -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "installing Phobos and its development tools into $(VENV)"
+	@$(PIP) install --upgrade pip
+	@$(PIP) install -e '.[dev]'
+	@touch $@ $(VENV)/.runtime
+
+serve: $(VENV)/.runtime
+	@$(BIN)/phobos-cli pull smollm2 --if-missing
+	@$(BIN)/phobos-cli --gguf smollm2 --listen $(LISTEN)
+
+test: $(VENV)/.dev
+	@$(BIN)/phobos-cli pull smollm2 --if-missing
+	@$(BIN)/pytest -m "$(ORDINARY)"
+
+test-slow: $(VENV)/.dev
+	@$(BIN)/phobos-cli pull smollm2 --if-missing
+	@$(BIN)/pytest -m "slow and not referee" --timeout=1800
+
+check: $(VENV)/.dev
+	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python scripts/check_budget.py
+	@$(BIN)/python scripts/write_cli_docs.py --check
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev
+	@$(BIN)/python scripts/write_cli_docs.py
+
+bench: $(VENV)/.runtime
+	@$(BIN)/phobos-cli pull smollm2 --if-missing
+	@$(BIN)/phobos-cli bench smollm2
+
+referee: $(VENV)/.dev
+	@$(PIP) install 'llama-cpp-python==0.3.36'
+	@$(BIN)/pytest -m referee --timeout=1800
+
+test-models: $(VENV)/.dev
+	@$(BIN)/python scripts/fetch_test_models.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
