@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from phobos.errors import FileError
-from phobos.gguf.quants import BLOCKS, GGMLType
+from phobos.gguf.quants import TABLE, GGMLType
 
 _MAGIC = b"GGUF"
 _KNOWN_STRANGERS = (
@@ -271,7 +271,7 @@ class _Parser:
 
     def _place(self, header: tuple[str, tuple[int, ...], GGMLType, int], base: int, alignment: int) -> TensorInfo:
         name, dims, kind, offset = header
-        block, block_bytes = BLOCKS[kind]
+        block, block_bytes = TABLE[kind].block, TABLE[kind].n_bytes
         n_values = 1
         for n in dims:
             n_values *= n
