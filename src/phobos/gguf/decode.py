@@ -175,7 +175,7 @@ def _e4m3_halves() -> Floats:
     codes = np.arange(256, dtype=np.int32)
     exponents, mantissas = codes >> 3 & 15, codes & 7
     whole = np.where(exponents == 0, mantissas, mantissas + 8).astype(np.float32)
-    values = np.ldexp(whole, np.maximum(exponents, 1) - 11).astype(np.float32)
+    values: Floats = np.ldexp(whole, np.maximum(exponents, 1) - 11).astype(np.float32)
     values[0x7F] = 0
     return values
 
@@ -190,4 +190,5 @@ def decode_nvfp4(blocks: Bytes) -> Floats:
 
 
 def decode_bf16(blocks: Bytes) -> Floats:
-    return np.asarray((blocks.view("<u2").astype(np.uint32) << 16).view(np.float32))
+    bits: npt.NDArray[np.uint32] = blocks.view("<u2").astype(np.uint32) << np.uint32(16)
+    return bits.view(np.float32)

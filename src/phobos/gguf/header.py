@@ -29,13 +29,14 @@ _KNOWN_STRANGERS = (
     (b"<htm", "is a web page, not a GGUF file: download the file itself"),
 )
 
-# Bounds no real model comes near (262 thousand tokens, half a million merges, 50 thousand tensors). They keep the
-# time spent on a crafted file of any size small; memory is bounded by the file itself.
+# Bounds no real model comes near (a vocabulary takes up to 1.3 million values, a model a few thousand tensors). They
+# keep the time and memory spent on a crafted file small, however large it is.
 _MAX_KEYS = 1 << 14
-_MAX_TENSORS = 1 << 17
-_MAX_STRINGS = 1 << 22
+_MAX_TENSORS = 1 << 16
+_MAX_VALUES = 1 << 22
+_MAX_INNER_ARRAYS = 1 << 16
 _MAX_DIMS = 4
-_MAX_NAME_BYTES = (1 << 16) - 1
+_MAX_NAME_BYTES = 256
 _MAX_NESTING = 4
 _MAX_ALIGNMENT = 1 << 20
 
@@ -111,7 +112,8 @@ class _Parser:
         self.shard = shard
         self.size = len(data)
         self.position = 0
-        self.n_strings = 0
+        self.n_values = 0
+        self.n_inner_arrays = 0
 
     def parse(self) -> Shard:
         version = self._version()
@@ -190,14 +192,16 @@ class _Parser:
         element, count = self._u32(), self._u64()
         start = self.position
         if element in FIXED_BYTES:
+            self._count_values(count, FIXED_BYTES[element])
             self._take(count * FIXED_BYTES[element])
             if element == _BOOL and count and np.frombuffer(self.data, np.uint8, count, start).max() > 1:
                 refuse(self.path, f"a value of {key!r} is neither true nor false: the file is damaged")
         elif element == STRING:
             self._skip_strings(count)
         elif element == ARRAY:
-            self._count_strings(count, 12)
-            if depth == _MAX_NESTING:
+            self._count_values(count, 12)
+            self.n_inner_arrays += count
+            if depth == _MAX_NESTING or self.n_inner_arrays > _MAX_INNER_ARRAYS:
                 refuse(self.path, f"the arrays of {key!r} are nested too deep: the file is damaged")
             for _ in range(count):
                 self._array(key, depth + 1)
@@ -205,15 +209,16 @@ class _Parser:
             refuse(self.path, f"the array {key!r} has the unknown type {element}: the file is damaged or too new")
         return Entry(ARRAY, start, self.position, element, count)
 
-    def _count_strings(self, count: int, least_bytes: int) -> None:
+    def _count_values(self, count: int, least_bytes: int) -> None:
+        """Check that `count` array values of at least `least_bytes` can follow."""
         if count * least_bytes > self.size - self.position:
             _cut(self.path)
-        self.n_strings += count
-        if self.n_strings > _MAX_STRINGS:
-            refuse(self.path, f"it declares more than {_MAX_STRINGS} strings: the file is damaged")
+        self.n_values += count
+        if self.n_values > _MAX_VALUES:
+            refuse(self.path, f"its arrays hold more than {_MAX_VALUES} values: the file is damaged")
 
     def _skip_strings(self, count: int) -> None:
-        self._count_strings(count, 8)
+        self._count_values(count, 8)
         # A position past the end makes the next unpack fail, so one comparison after the loop is enough.
         position, data, unpack = self.position, self.data, struct.Struct("<Q").unpack_from
         try:
@@ -240,6 +245,11 @@ class _Parser:
 
     def _tensors(self, n_tensors: int, alignment: int) -> tuple[TensorInfo, ...]:
         headers = [self._tensor_header() for _ in range(n_tensors)]
+        names: set[str] = set()
+        for name, *_ in headers:
+            if name in names:
+                refuse(self.path, f"the tensor {name!r} appears twice: fetch a sound copy of the model")
+            names.add(name)
         if not headers:
             self._refuse_second_file(self.position, alignment)
             return ()

@@ -128,16 +128,23 @@ class GGUF:
     def get_ints(self, key: str, default: list[int] | None = None) -> list[int]:
         """A list of whole numbers; a single number counts as a list of one."""
         value = self._list(key, default, "whole numbers")
-        if not all(isinstance(item, int) for item in value):
+        if not all(isinstance(item, int) and not isinstance(item, bool) for item in value):
             self._wrong(key, "a list of whole numbers")
         return value
 
     def get_floats(self, key: str, default: list[float] | None = None) -> list[float]:
         """A list of numbers; a single number counts as a list of one."""
         value = self._list(key, default, "numbers")
-        if not all(isinstance(item, int | float) for item in value):
+        if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in value):
             self._wrong(key, "a list of numbers")
         return [float(item) for item in value]
+
+    def get_bools(self, key: str, default: list[bool] | None = None) -> list[bool]:
+        """A list of truth values; a single one counts as a list of one."""
+        value = self._list(key, default, "truth values")
+        if not all(isinstance(item, bool) for item in value):
+            self._wrong(key, "a list of truth values")
+        return value
 
     def get_strs(self, key: str, default: list[str] | None = None) -> list[str]:
         value = self._value(key, default)
@@ -199,7 +206,7 @@ def _map(path: Path) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FileError(f"cannot open {path}: {reason}") from error
+        raise FileError(f"cannot open {path}: {reason}; check the path and its permissions") from error
 
 
 def _open_shard(path: Path, index: int) -> Shard:
@@ -208,7 +215,7 @@ def _open_shard(path: Path, index: int) -> Shard:
     except FileNotFoundError:
         raise FileError(f"there is no file {path}: check the path") from None
     except (OSError, ValueError) as error:
-        raise FileError(f"cannot open {path}: {error}") from error
+        raise FileError(f"cannot open {path}: {error}; check the path and its permissions") from error
     if stat.S_ISDIR(mode):
         raise FileError(f"{path} is a folder: give the path of the .gguf file inside")
     if not stat.S_ISREG(mode):
@@ -237,8 +244,8 @@ def _open_parts(first: Shard, count: int) -> list[Shard]:
     name = _PART_NAME.match(path.name)
     number = _split_value(first, "split.no") or 0
     if number != 0:
-        start = path.name if name is None else f"{name['stem']}-00001-of-{count:05d}.gguf"
-        raise FileError(f"{path.name} is part {number + 1} of {count}: open the first part, {start}")
+        start = "" if name is None else f", {name['stem']}-00001-of-{count:05d}.gguf"
+        raise FileError(f"{path.name} is part {number + 1} of {count}: open the first part{start}")
     if name is None or int(name["number"]) != 1 or int(name["count"]) != count:
         raise FileError(
             f"{path.name} is the first of {count} parts, but its name does not end in -00001-of-{count:05d}.gguf: "
