@@ -120,12 +120,16 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
         PreTokenizer(
             (
                 _any_of(
-                    _CONTRACTION, r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+", r"\p{N}",
-                    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*", _LINES, _BLANKS,
+                    _CONTRACTION,
+                    r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+",
+                    r"\p{N}",
+                    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*",
+                    _LINES,
+                    _BLANKS,
                 ),
             )
         ),
-    ),  # fmt: skip
+    ),
     ("ufakzeka", PreTokenizer((_any_of(_WORD, r"\p{N}", _SYMBOLS, _LINES, _BLANKS),))),
     ("laguna", PreTokenizer((_WHOLE_LINES, _QWEN2))),
     (
@@ -139,12 +143,16 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
         PreTokenizer(
             (
                 _any_of(
-                    r"'(?i:[sdmt]|ll|ve|re)", r"[^\r\n\p{L}\p{N}]?+\p{L}+", r"\p{N}",
-                    r" ?[^\s\p{L}\p{N}]++[\r\n]*", r"\s*[\r\n]", _BLANKS,
+                    r"'(?i:[sdmt]|ll|ve|re)",
+                    r"[^\r\n\p{L}\p{N}]?+\p{L}+",
+                    r"\p{N}",
+                    r" ?[^\s\p{L}\p{N}]++[\r\n]*",
+                    r"\s*[\r\n]",
+                    _BLANKS,
                 ),
             )
         ),
-    ),  # fmt: skip
+    ),
     (
         "seed-coder",
         PreTokenizer((_any_of(_CONTRACTION, _WORD, r"\p{N}", r" ?[^\s\p{L}\p{N}\r\n]+", _LINES, _BLANKS),)),
@@ -154,12 +162,16 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
         PreTokenizer(
             (
                 _any_of(
-                    _CONTRACTION, r"[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+", r"\p{N}",
-                    r" ?[^\s\p{L}\p{N}]+[\r\n/]?", r"\s*[\r\n]", _BLANKS,
+                    _CONTRACTION,
+                    r"[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+",
+                    r"\p{N}",
+                    r" ?[^\s\p{L}\p{N}]+[\r\n/]?",
+                    r"\s*[\r\n]",
+                    _BLANKS,
                 ),
             )
         ),
-    ),  # fmt: skip
+    ),
     ("gpt-4o o200k llama4 kanana2 talkie minimax-m2", PreTokenizer((_O200K,))),
     ("granite-embed-multi-97m", PreTokenizer((_O200K,), ignore_merges=True)),
     ("tiny_aya cohere2moe", PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _O200K))),
@@ -173,7 +185,8 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
         "youtu",
         PreTokenizer(
             (
-                r"[\uac00-\ud7a3\u3131-\u318e]+|[！…“”‘’—：；，\u3001-\u303f\ufe30-\ufe4f]+|[\u3105-\u312f]+|" + _HAN_KANA,
+                r"[\uac00-\ud7a3\u3131-\u318e]+|[！…“”‘’—：；，\u3001-\u303f\ufe30-\ufe4f]+|[\u3105-\u312f]+|"
+                + _HAN_KANA,
                 _any_of(_cased(_CONTRACTION + "?"), r"\p{N}", _SYMBOLS_OR_PATH, _LINES, _BLANKS),
             ),
             ignore_merges=True,
@@ -184,12 +197,16 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
         PreTokenizer(
             (
                 _any_of(
-                    r"\p{Han}+", _cased(_CONTRACTION + "?", without=r"&&[^\p{Han}]"), r"\p{N}{1,3}", _SYMBOLS, _LINES,
+                    r"\p{Han}+",
+                    _cased(_CONTRACTION + "?", without=r"&&[^\p{Han}]"),
+                    r"\p{N}{1,3}",
+                    _SYMBOLS,
+                    _LINES,
                     _BLANKS,
                 ),
             )
         ),
-    ),  # fmt: skip
+    ),
     ("deepseek-v3 hunyuan-dense hy_v4 joyai-llm", PreTokenizer(_DEEPSEEK3)),
     (
         "spark2_5",
@@ -197,9 +214,7 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
             (
                 r"\p{N}{1,3}",
                 _HAN_KANA,
-                _any_of(
-                    _ASCII_WORD, r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+", r" ?[\p{P}\p{S}]+", r"[\r\n]", _BLANKS
-                ),
+                _any_of(_ASCII_WORD, r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+", r" ?[\p{P}\p{S}]+", r"[\r\n]", _BLANKS),
                 r"\p{N}",
             )
         ),

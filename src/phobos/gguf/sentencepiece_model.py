@@ -45,14 +45,16 @@ def build_model(
     remove_extra_whitespaces: bool,
 ) -> bytes:
     """The serialised `ModelProto`. Exactly one of `types` must be 2 (unknown); the library refuses anything else."""
-    head, tail = _varint(1 << 3 | _BYTES), _varint(2 << 3 | _FLOAT)
-    type_fields = {kind: _number(3, kind) for kind in set(types)}
+    lengths = [_varint(n) for n in range(max(map(len, pieces), default=0) + 24)]
+    head, text, score = _varint(1 << 3 | _BYTES), _varint(1 << 3 | _BYTES), _varint(2 << 3 | _FLOAT)
+    ends = {kind: _number(3, kind) for kind in set(types)}
     floats = struct.pack(f"<{len(scores)}f", *scores)
     parts: list[bytes] = []
-    for i, piece in enumerate(pieces):
-        text = _block(1, piece)
-        kind = type_fields[types[i]]
-        parts += (head, _varint(len(text) + 5 + len(kind)), text, tail, floats[4 * i : 4 * i + 4], kind)
+    for i, (piece, kind) in enumerate(zip(pieces, types, strict=True)):
+        end = ends[kind]
+        n = len(piece)
+        inner = len(lengths[n]) + n + 6 + len(end)
+        parts += (head, lengths[inner], text, lengths[n], piece, score, floats[4 * i : 4 * i + 4], end)
     trainer = _number(3, model_type) + _number(35, byte_fallback)
     # The library looks the special tokens up by spelling; the ids only say which exist.
     trainer += _number(40, types.index(2)) + _number(41, -1) + _number(42, -1) + _number(43, -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 
@@ -22,8 +21,8 @@ class SpellingFinder:
         self._lengths: dict[str, list[int]] = {
             first: sorted({len(text) for text in group}, reverse=True) for first, group in groups.items()
         }
-        stems = sorted((os.path.commonprefix(group) for group in groups.values()), key=len, reverse=True)
-        self._stems = re.compile("|".join(map(re.escape, stems))) if stems else None
+        stems = map(_common_start, groups.values())
+        self._stems = re.compile("|".join(map(re.escape, stems))) if groups else None
 
     def find(self, text: str) -> Iterator[tuple[int, int]]:
         """Start and end of each spelling, without overlaps."""
@@ -51,3 +50,10 @@ class SpellingFinder:
             done = end
         if done < len(text):
             yield text[done:], False
+
+
+def _common_start(texts: list[str]) -> str:
+    """The longest beginning that all share; it is the one of the first and the last in order."""
+    first, last = min(texts), max(texts)
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:length]

@@ -14,9 +14,7 @@ class StreamDecoder:
     very start (the one SentencePiece puts before a text).
     """
 
-    def __init__(
-        self, piece: Callable[[int], bytes], is_hidden: Callable[[int], bool], strip_blank: bool
-    ) -> None:
+    def __init__(self, piece: Callable[[int], bytes], is_hidden: Callable[[int], bool], strip_blank: bool) -> None:
         self._piece = piece
         self._is_hidden = is_hidden
         self._strip_blank = strip_blank

@@ -2,8 +2,8 @@
 
 Rules. Control tokens are recognised in a text only where the caller says so (`special=True`, or a run marked as
 control); user-defined tokens always, as their vocabulary means them to be. `decode(encode(text))` is the text, but for
-vocabularies that normalise. BPE is merged by `tokenizers` and SentencePiece by `sentencepiece`; both are imported when a
-model is loaded, not before. A `Tokenizer` is immutable from outside and may be used by several threads.
+vocabularies that normalise. BPE is merged by `tokenizers` and SentencePiece by `sentencepiece`; both are imported when
+a model is loaded, not before. A `Tokenizer` is immutable from outside and may be used by several threads.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ class Tokenizer:
             ids.insert(0, self.bos_id)
         return ids
 
-    def encode_runs(
-        self, runs: Iterable[tuple[str, bool]], *, spelled_out: frozenset[str] = _NOTHING
-    ) -> list[int]:
+    def encode_runs(self, runs: Iterable[tuple[str, bool]], *, spelled_out: frozenset[str] = _NOTHING) -> list[int]:
         """Tokens of runs of text, each with whether it is one token's spelling. Each plain run is encoded whole;
         user-defined tokens in `spelled_out` are not recognised inside plain runs."""
         ids: list[int] = []
@@ -99,12 +97,11 @@ class Tokenizer:
                 ids.append(token_id)
                 fresh, stripping = True, token_id in self._stripping_ids
                 continue
-            if stripping:
-                text = text.lstrip(_STRIPPED)
-            if not text:
+            plain = text.lstrip(_STRIPPED) if stripping else text
+            if not plain:
                 continue
             try:
-                ids += self._codec.encode(" " + text if fresh and self._codec.blank_prefix else text, spelled_out)
+                ids += self._codec.encode(" " + plain if fresh and self._codec.blank_prefix else plain, spelled_out)
             except UnicodeEncodeError:
                 raise RequestError("the text has half a surrogate pair: send proper Unicode text") from None
             fresh = stripping = False
@@ -126,7 +123,9 @@ class Tokenizer:
     def piece(self, token_id: int) -> bytes:
         """The bytes of one token; a control token's are its spelling."""
         if not 0 <= token_id < self.n_vocab:
-            raise RequestError(f"there is no token {token_id}: ids go from 0 to {self.n_vocab - 1}", code="invalid_value")
+            raise RequestError(
+                f"there is no token {token_id}: ids go from 0 to {self.n_vocab - 1}", code="invalid_value"
+            )
         if token_id in self.control_ids:
             return _utf8(self._vocabulary.tokens[token_id])
         return self._codec.piece(token_id)
@@ -252,18 +251,13 @@ def _build_bpe(vocabulary: Vocabulary, pre: PreTokenizer) -> Any:
     from tokenizers import Tokenizer as Library
     from tokenizers.models import BPE as Merges  # noqa: N811
 
-    merges: list[tuple[str, str]] = []
-    for merge in vocabulary.merges:
-        blank = merge.find(" ", 1)
-        if blank < 0:
-            raise FileError(f"the merge {merge!r} in tokenizer.ggml.merges is not a pair: fetch the model again")
-        merges.append((merge[:blank], merge[blank + 1 :]))
+    merges = _split_merges(vocabulary.merges)
     ids = vocabulary.ids
     options: dict[str, Any] = {"ignore_merges": pre.ignore_merges, "byte_fallback": pre.is_raw}
     try:
         model = _make_merges(Merges, ids, merges, options)
         library = Library(model)
-        steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre.patterns]
+        steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre.patterns]
         normalize = [getattr(normalizers, form)() for form in vocabulary.normalization]
         if vocabulary.charsmap:
             normalize.append(normalizers.Precompiled(vocabulary.charsmap))
@@ -277,8 +271,25 @@ def _build_bpe(vocabulary: Vocabulary, pre: PreTokenizer) -> Any:
     except UnicodeEncodeError:
         raise FileError("the vocabulary holds text that is not UTF-8: fetch a sound conversion of the model") from None
     except Exception as error:  # the library raises bare `Exception`
-        raise FileError(f"the vocabulary and its merges do not fit together ({error}): fetch the model again") from error
+        raise FileError(
+            f"the vocabulary and its merges do not fit together ({error}): fetch the model again"
+        ) from error
     return library
+
+
+def _split_merges(merges: Sequence[str]) -> list[tuple[str, str]]:
+    """The two sides of each merge, written with a blank between; a side may itself begin with a blank."""
+    pairs = [merge.partition(" ")[::2] for merge in merges]
+    if not all(map(all, pairs)):
+        pairs = [pair if all(pair) else _split_odd_merge(merge) for pair, merge in zip(pairs, merges, strict=True)]
+    return pairs
+
+
+def _split_odd_merge(merge: str) -> tuple[str, str]:
+    left, _, right = merge[1:].partition(" ")
+    if merge[:1] != " " or not right:
+        raise FileError(f"the merge {merge!r} in tokenizer.ggml.merges is not a pair: fetch the model again")
+    return " " + left, right
 
 
 def _make_merges(

@@ -18,15 +18,15 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 PREFIX = "tokenizer.ggml."
 
 # Spellings of tokens that end a turn. Files often name only one of theirs in the metadata.
-END_SPELLINGS = frozenset(
-    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|> "
-    "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> [e~[ <|role_end|> "
-    "<｜end▁of▁sentence｜> <|END_OF_TURN_TOKEN|>".split()
-)
+_END_WORDS = """
+    <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|>
+    <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> [e~[ <|role_end|>
+    <｜end▁of▁sentence｜> <|END_OF_TURN_TOKEN|>
+"""
+END_SPELLINGS = frozenset(_END_WORDS.split())
 # Fill-in-the-middle markers after which a code model would begin another file.
-_FILE_SPELLINGS = frozenset(
-    {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<reponame>", "<|file_sep|>"}
-)
+_FILE_WORDS = "<|fim_pad|> <fim-pad> <fim_pad> <|fim_repo|> <|repo_name|> <fim-repo> <reponame> <|file_sep|>"
+_FILE_SPELLINGS = frozenset(_FILE_WORDS.split())
 # Families whose <|end|> only closes one message of a turn: the turn goes on until one of these.
 _TURN_ENDS = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
 
@@ -129,9 +129,7 @@ def _is_phi3(metadata: Mapping[str, Any]) -> bool:
     return metadata.get("general.architecture") == "phi3" or "phi-3" in name or "phi3" in name
 
 
-def _infill_ids(
-    ids: dict[str, int], types: list[int], roles: dict[str, int | None]
-) -> tuple[int, int, int] | None:
+def _infill_ids(ids: dict[str, int], types: list[int], roles: dict[str, int | None]) -> tuple[int, int, int] | None:
     found: list[int] = []
     names = (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle"))
     for keys, spellings in zip(names, _INFILL_SPELLINGS, strict=True):
