@@ -251,13 +251,15 @@ def _open_parts(first: Shard, count: int) -> list[Shard]:
             f"{path.name} is the first of {count} parts, but its name does not end in -00001-of-{count:05d}.gguf: "
             "give the parts their original names"
         )
-    paths = [path.with_name(f"{name['stem']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
-    missing = next((part for part in paths if not part.exists()), None)
-    if missing is not None:
-        raise FileError(f"{path.name} is the first of {count} parts and {missing.name} is missing: put it beside it")
+    parts = []
+    for i in range(1, count):
+        part = path.with_name(f"{name['stem']}-{i + 1:05d}-of-{count:05d}.gguf")
+        if not part.exists():
+            raise FileError(f"{path.name} is the first of {count} parts and {part.name} is missing: put it beside it")
+        parts.append(part)
     shards = [first]
     try:
-        for i, part in enumerate(paths[1:], 1):
+        for i, part in enumerate(parts, 1):
             shard = _open_shard(part, i)
             shards.append(shard)
             if _split_value(shard, "split.no") != i or _split_value(shard, "split.count") != count:
