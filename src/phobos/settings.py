@@ -60,6 +60,7 @@ class ServeSettings:
     queue_timeout_s: float = 300.0
     request_timeout_s: float = 30.0
     keep_alive_s: float = 75.0
+    write_timeout_s: float = 60.0  # a client that reads nothing of its answer for so long is let go
     heartbeat_s: float = 5.0
     drain_s: float = 5.0
     strict_model: bool = False
