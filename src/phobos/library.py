@@ -218,7 +218,8 @@ def hub_folder(name: HubName) -> Path:
     return models_dir() / name.owner / name.repo
 
 
-def _find_hub_model(name: HubName) -> Path | None:
+def find_hub_model(name: HubName) -> Path | None:
+    """The first file of a hub model on this machine, or nothing."""
     folder = hub_folder(name)
     local = [p.relative_to(folder).as_posix() for p in folder.rglob("*.gguf")] if folder.is_dir() else []
     if not local:
@@ -244,7 +245,7 @@ def catalog_path(entry: CatalogEntry) -> Path | None:
     """Where a catalog model lies on this machine, or nothing when it is not here."""
     if entry.repo is not None:
         owner, repo = entry.repo.split("/")
-        return _find_hub_model(HubName(owner, repo, entry.quant))
+        return find_hub_model(HubName(owner, repo, entry.quant))
     path = models_dir() / str(entry.file)
     return path if path.exists() else None
 
@@ -262,7 +263,7 @@ def resolve_model(text: str | None) -> Path:
             )
         return path
     if text.startswith("hf:"):
-        found = _find_hub_model(parse_hub_name(text))
+        found = find_hub_model(parse_hub_name(text))
         if found is None:
             raise FileError(f"{text} is not on this machine: run `phobos-cli pull {text}`")
         return found

@@ -1,0 +1,141 @@
+"""`phobos-cli`: finds the command, runs it, and turns every failure into one sentence and an exit code.
+
+A first word that is no command is a prompt, so the root group puts the hidden command `run` before it; flags may
+stand before a command as well as after it. Commands are imported when they are called (all of them for `--help`),
+and whatever is heavy only within their bodies. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from phobos.errors import PhobosError
+
+PROGRAM = "phobos-cli"
+COMMANDS = ("chat", "pull", "models", "inspect", "plan", "doctor", "bench", "warm", "completion")
+RUN = "run"
+
+
+class Root(click.Group):
+    """The commands by name, each loaded from its own module."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order the help shows them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; `run` is the one without a name of its own."""
+        if cmd_name not in COMMANDS and cmd_name != RUN:
+            return None
+        found = importlib.import_module(f"phobos.commands.{cmd_name}").command
+        assert isinstance(found, click.Command)
+        return found
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command first, wherever it stood; without one, `run`."""
+        if args == ["--help"] or args == ["-h"]:
+            return super().parse_args(ctx, args)
+        return super().parse_args(ctx, self._with_command_first(ctx, args))
+
+    def _with_command_first(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in COMMANDS:
+            return args
+        run = self.get_command(ctx, RUN)
+        assert run is not None
+        parser = run.make_parser(click.Context(run, info_name=RUN, resilient_parsing=True))
+        parser.allow_interspersed_args = False
+        try:
+            found, _, _ = parser.parse_args(list(args))
+        except click.UsageError:
+            return [RUN, *args]
+        given = found.get("words")
+        words = list(given) if isinstance(given, list | tuple) else []
+        start = len(args) - len(words)
+        if words and words[0] in COMMANDS and not (start and args[start - 1] == "--"):
+            return [words[0], *args[:start], *args[start + 1 :]]
+        return [RUN, *args]
+
+    def get_help(self, ctx: click.Context) -> str:
+        """What the program does, its commands, and the flags of `run`."""
+        from phobos.commands.help import render_help
+
+        run = self.get_command(ctx, RUN)
+        assert run is not None
+        commands = [(name, self._summary(ctx, name)) for name in COMMANDS]
+        return render_help(run, ctx, commands=commands, path=PROGRAM)
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        found = self.get_command(ctx, name)
+        return found.get_short_help_str(limit=100) if found is not None else ""
+
+
+root = Root(name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"]}, add_help_option=True)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; the console script exits with it."""
+    given = list(sys.argv[1:] if args is None else args)
+    debug = "--debug" in given or bool(os.environ.get("PHOBOS_DEBUG"))
+    try:
+        if not given and sys.stdin is not None and sys.stdin.isatty():
+            given = ["--help"]
+        result = root.main(given, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        _silence_stdout()
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        text, code = explain(error)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"{PROGRAM}: {text}", file=sys.stderr)
+        return code
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """The sentence for an error that ended the program, and the exit code."""
+    if isinstance(error, click.NoSuchOption):
+        return f"there is no flag {error.option_name}{_nearest(error)}", 2
+    if isinstance(error, click.ClickException):
+        message = " ".join(error.format_message().rstrip(".").split())
+        message = message.replace("a valid float range", "a number").replace("a valid integer range", "a whole number")
+        return message[:1].lower() + message[1:] + " (see --help)", 2
+    if isinstance(error, PhobosError):
+        return str(error), error.exit_code
+    if isinstance(error, MemoryError):
+        return "out of memory: choose a smaller model or a smaller --ctx-size (`phobos-cli plan` tells what fits)", 1
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f': {error.filename}' if error.filename else ''}", 1
+    kind = type(error).__name__
+    return f"this should not have happened ({kind}: {error}): run it again with --debug and report what it prints", 1
+
+
+def _nearest(error: click.NoSuchOption) -> str:
+    options = [p for p in error.ctx.command.params if isinstance(p, click.Option)] if error.ctx is not None else []
+    names = [name for option in options for name in (*option.opts, *option.secondary_opts)]
+    near = difflib.get_close_matches(error.option_name, names, n=1, cutoff=0.5)
+    return f": did you mean {near[0]}?" if near else " (see --help)"
+
+
+def _silence_stdout() -> None:
+    """The reader is gone: keep the interpreter from complaining when it flushes at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""The flags commands share, in groups, and how they become settings.
+
+The names are llama-server's wherever the feature is the same. A group is a list of decorators for
+`flags.with_flags`; the `read_*` functions turn the values Click hands a command into frozen settings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phobos.commands.flags import Size, flag, read_config
+from phobos.errors import UsageError
+from phobos.settings import EngineSettings, SamplingDefaults, ServeSettings
+
+MODEL, SAMPLING, ANSWER = "Model", "Sampling", "One answer"
+SERVER, LIMITS, DISPLAY, GENERAL = "Serving", "Serving: limits", "Dashboard", "General"
+MODEL_DEFAULTS = "the model's own"
+_POSITIVE, _COUNT = click.IntRange(min=1), click.IntRange(min=0)
+_SECONDS, _UNIT = click.FloatRange(min=0), click.FloatRange(0, 1)
+CACHE_TYPES = click.Choice(["f16", "q8_0"])
+
+GENERAL_FLAGS = [
+    flag("--config", group=GENERAL, type=click.Path(path_type=Path), is_eager=True, expose_value=False,
+         callback=read_config, metavar="FILE", help="Read flags from a TOML file (ctx-size = 4096)."),
+    flag("--log", group=GENERAL, type=click.Choice(["off", "info", "debug", "trace"]), without="info",
+         help="How much is written to standard error."),
+    flag("--debug", group=GENERAL, is_flag=True, help="Show where in the program an error arose."),
+]  # fmt: skip
+
+JSON_FLAG = [flag("--json", "as_json", group=GENERAL, is_flag=True, help="Print one JSON object.")]
+
+GGUF_FLAG = [
+    flag("--gguf", "--model", "-m", "gguf", group=MODEL, env="PHOBOS_MODEL", metavar="MODEL",
+         without="the default model", help="A GGUF file, a catalog name or hf:owner/repo[:QUANT|/file]."),
+]  # fmt: skip
+
+ENGINE_FLAGS = [
+    flag("--ctx-size", "-c", group=MODEL, type=_COUNT, without=MODEL_DEFAULTS, metavar="N",
+         help="Tokens a conversation can hold; 0 asks for the model's own limit."),
+    flag("--threads", "-t", group=MODEL, type=_POSITIVE, without="one a core", metavar="N",
+         help="Threads that compute."),
+    flag("--parallel", "-np", "--kv-slots", "parallel", group=MODEL, type=_POSITIVE, without="from the free memory",
+         metavar="N", help="Conversations kept at once."),
+    flag("--batch-size", "-b", "--ubatch-size", "-ub", "batch_size", group=MODEL, type=click.IntRange(1, 8192),
+         default=512, metavar="N", help="Prompt tokens computed in one pass."),
+    flag("--cache-type-k", "-ctk", group=MODEL, type=CACHE_TYPES, default="f16", help="Format of cached keys."),
+    flag("--cache-type-v", "-ctv", group=MODEL, type=CACHE_TYPES, default="f16", help="Format of cached values."),
+    flag("--prefix-cache/--no-prefix-cache", group=MODEL, default=True,
+         help="Reuse what a prompt shares with an earlier one, or start every request afresh."),
+    flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="NAME|FILE", help="The chat format to use."),
+    flag("--backend", group=MODEL, type=click.Choice(["cpu", "cuda", "reference"]), default="cpu",
+         help="What computes: compiled CPU code, a CUDA card, or plain NumPy."),
+]  # fmt: skip
+MODEL_FLAGS = [*GGUF_FLAG, *ENGINE_FLAGS]
+
+SAMPLING_FLAGS = [
+    flag("--n-predict", "--predict", "-n", "n_predict", group=SAMPLING, type=click.IntRange(min=-1), metavar="N",
+         without="as many as fit", help="Most tokens of an answer; -1 for as many as fit."),
+    flag("--temp", "--temperature", "temp", group=SAMPLING, type=click.FloatRange(0, 5), metavar="X",
+         without="the model's own, else 0.8", help="0 always takes the likeliest token."),
+    flag("--top-k", group=SAMPLING, type=_COUNT, without="the model's own, else 40", metavar="N",
+         help="Draw among the N likeliest; 0 for all."),
+    flag("--top-p", group=SAMPLING, type=_UNIT, without="the model's own, else 0.95", metavar="X",
+         help="Draw among the likeliest that sum to X."),
+    flag("--min-p", group=SAMPLING, type=_UNIT, without="the model's own, else 0.05", metavar="X",
+         help="Leave out tokens less likely than X times the likeliest."),
+    flag("--typical", "--typical-p", "typical", group=SAMPLING, type=_UNIT, without="off", metavar="X",
+         help="Locally typical sampling."),
+    flag("--presence-penalty", group=SAMPLING, type=click.FloatRange(-2, 2), without="0", metavar="X",
+         help="Against tokens that occurred."),
+    flag("--frequency-penalty", group=SAMPLING, type=click.FloatRange(-2, 2), without="0", metavar="X",
+         help="Against tokens, by how often they occurred."),
+    flag("--repeat-penalty", "--repetition-penalty", "repeat_penalty", group=SAMPLING, type=click.FloatRange(0, 10),
+         without="1", metavar="X", help="Divides the score of tokens that occurred; 1 is off."),
+    flag("--seed", "-s", group=SAMPLING, type=click.IntRange(-1, (1 << 64) - 1), without="random", metavar="N",
+         help="Equal seeds give equal answers."),
+]  # fmt: skip
+
+ANSWER_FLAGS = [
+    flag("--file", "-f", group=ANSWER, type=click.Path(path_type=Path), metavar="FILE",
+         help="Read the prompt from a file."),
+    flag("--system", "-sys", "system", group=ANSWER, metavar="TEXT", help="Instructions before the prompt."),
+    flag("--raw", group=ANSWER, is_flag=True, help="Continue the text as typed, without the model's chat format."),
+    flag("--think/--no-think", group=ANSWER, default=False, help="Let the model reason first (on standard error)."),
+    flag("--show", group=ANSWER, type=click.IntRange(1, 32), metavar="K", help="Show the K likeliest first tokens."),
+    flag("--schema", "--json-schema-file", "schema", group=ANSWER, type=click.Path(path_type=Path), metavar="FILE",
+         help="Answer with JSON that fits this JSON schema."),
+    flag("--stop", "--reverse-prompt", "-r", "stop", group=ANSWER, multiple=True, metavar="TEXT",
+         help="End the answer before this text; may be repeated."),
+    flag("--json", "as_json", group=ANSWER, is_flag=True, help="Print the whole reply as one JSON object."),
+]  # fmt: skip
+
+SERVE_FLAGS = [
+    flag("--listen", group=SERVER, metavar="ADDRESS", without="do not serve",
+         help="Serve on host:port, [::1]:port, :port or unix:/path; port 0 picks one."),
+    flag("--host", group=SERVER, metavar="HOST", without="127.0.0.1", help="Serve on this host."),
+    flag("--port", group=SERVER, type=click.IntRange(0, 65535), without="8080", metavar="PORT",
+         help="Serve on this port."),
+    flag("--alias", "--model-id", "-a", "alias", group=SERVER, metavar="NAME", without="GGUF, ARCHITECTURE",
+         help="The model's name for clients."),
+    flag("--strict-model", group=SERVER, is_flag=True, help="Refuse requests that name another model."),
+    flag("--strict-fields", group=SERVER, is_flag=True, help="Refuse requests with fields Phobos does not know."),
+    flag("--api-key", group=SERVER, multiple=True, metavar="KEY", help="Ask clients for this key; may be repeated."),
+    flag("--api-key-file", group=SERVER, type=click.Path(path_type=Path), metavar="FILE", help="Keys, one a line."),
+    flag("--insecure", group=SERVER, is_flag=True, help="Allow an address others can reach without a key."),
+    flag("--allowed-host", group=SERVER, multiple=True, metavar="NAME",
+         help="A further Host name to accept; * for all."),
+    flag("--cors-origin", group=SERVER, multiple=True, metavar="ORIGIN", without="local pages",
+         help="Web pages that may call: X alone, +X also, * all."),
+    flag("--prefill-thinking", group=SERVER, metavar="TEXT", help="Open every answer's reasoning on this text."),
+    flag("--continue-assistant/--no-continue-assistant", group=SERVER, default=True,
+         help="Go on with a trailing assistant message, or start a new turn."),
+    flag("--metrics", group=SERVER, is_flag=True, help="Accepted as llama-server's; /metrics always answers."),
+]  # fmt: skip
+
+LIMIT_FLAGS = [
+    flag("--max-queue", group=LIMITS, type=_COUNT, default=8, metavar="N", help="Requests that may wait."),
+    flag("--queue-timeout", group=LIMITS, type=_SECONDS, default=300.0, metavar="S", help="Longest wait, seconds."),
+    flag("--request-timeout", group=LIMITS, type=_SECONDS, default=30.0, metavar="S",
+         help="Time a client has to deliver its request."),
+    flag("--keep-alive", group=LIMITS, type=_SECONDS, default=75.0, metavar="S",
+         help="How long idle connections stay."),
+    flag("--heartbeat", group=LIMITS, type=_SECONDS, default=5.0, metavar="S", help="Sign of life in silent streams."),
+    flag("--max-body", group=LIMITS, type=Size(), default=4 << 20, without="4M", metavar="SIZE",
+         help="Largest request."),
+    flag("--max-connections", group=LIMITS, type=_POSITIVE, default=64, metavar="N", help="Connections at once."),
+    flag("--max-connections-per-address", group=LIMITS, type=_POSITIVE, default=8, metavar="N",
+         help="Connections at once from one address."),
+    flag("--drain", group=LIMITS, type=_SECONDS, default=5.0, metavar="S",
+         help="Time running requests get at the end."),
+]  # fmt: skip
+
+DISPLAY_FLAGS = [
+    flag("--tui/--no-tui", group=DISPLAY, default=None, without="where it can be drawn",
+         help="Draw the dashboard, or write log lines instead."),
+    flag("--animation/--no-animation", group=DISPLAY, default=True, help="Open the dashboard with its animation."),
+]  # fmt: skip
+
+
+def read_sampling(values: dict[str, Any]) -> SamplingDefaults:
+    """The sampling flags; what was not given stays `None`."""
+    n_predict = values["n_predict"]
+    return SamplingDefaults(
+        temperature=values["temp"],
+        top_k=values["top_k"],
+        top_p=values["top_p"],
+        min_p=values["min_p"],
+        typical_p=values["typical"],
+        presence_penalty=values["presence_penalty"],
+        frequency_penalty=values["frequency_penalty"],
+        repetition_penalty=values["repeat_penalty"],
+        seed=None if values["seed"] == -1 else values["seed"],
+        max_tokens=None if n_predict in (None, -1) else n_predict,
+    )
+
+
+def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:
+    """The model flags, and the sampling flags where the command has them."""
+    return EngineSettings(
+        model_path=model_path,
+        backend=values["backend"],
+        n_threads=values["threads"],
+        n_ctx=values["ctx_size"] or None,
+        n_slots=values["parallel"],
+        chunk_rows=values["batch_size"],
+        cache_type_k=values["cache_type_k"],
+        cache_type_v=values["cache_type_v"],
+        prefix_cache=values["prefix_cache"],
+        chat_template=values["chat_template"],
+        sampling=read_sampling(values) if "temp" in values else SamplingDefaults(),
+    )
+
+
+def read_listen(values: dict[str, Any]) -> str | None:
+    """The address to serve on, from `--listen` or llama-server's `--host` and `--port`; nothing: do not serve."""
+    listen, host, port = values["listen"], values["host"], values["port"]
+    if listen is not None and (host is not None or port is not None):
+        raise UsageError("--listen and --host or --port say the same: give one of them")
+    if listen is not None:
+        return str(listen)
+    if host is None and port is None:
+        return None
+    shown = f"[{host}]" if host and ":" in host and not host.startswith("[") else host or "127.0.0.1"
+    return f"{shown}:{8080 if port is None else port}"
+
+
+def read_serve(values: dict[str, Any], listen: str) -> ServeSettings:
+    """The serving flags."""
+    return ServeSettings(
+        listen=listen,
+        model_id=values["alias"],
+        api_keys=(*values["api_key"], *_keys_of_file(values["api_key_file"])),
+        insecure=values["insecure"],
+        allowed_hosts=tuple(values["allowed_host"]),
+        cors_origins=tuple(values["cors_origin"]),
+        max_body_bytes=values["max_body"],
+        max_connections=values["max_connections"],
+        max_connections_per_address=values["max_connections_per_address"],
+        max_queue=values["max_queue"],
+        queue_timeout_s=values["queue_timeout"],
+        request_timeout_s=values["request_timeout"],
+        keep_alive_s=values["keep_alive"],
+        heartbeat_s=values["heartbeat"],
+        drain_s=values["drain"],
+        strict_model=values["strict_model"],
+        strict_fields=values["strict_fields"],
+        prefill_thinking=values["prefill_thinking"],
+        continue_assistant=values["continue_assistant"],
+    )
+
+
+def _keys_of_file(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the keys in {path}: {error}") from error
+    keys = [key for key in keys if key and not key.startswith("#")]
+    if not keys:
+        raise UsageError(f"{path} holds no key: write one a line")
+    return keys

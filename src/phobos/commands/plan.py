@@ -1,0 +1,51 @@
+"""`phobos-cli plan`: what a model needs and whether it fits here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from phobos import library, log
+from phobos.commands.flags import with_flags
+from phobos.commands.help import PhobosCommand
+from phobos.commands.options import ENGINE_FLAGS, GENERAL_FLAGS, JSON_FLAG
+from phobos.sizes import format_bytes
+
+
+@click.command("plan", cls=PhobosCommand)
+@click.argument("file", metavar="FILE")
+@with_flags(ENGINE_FLAGS, JSON_FLAG, GENERAL_FLAGS)
+def command(file: str, as_json: bool, **values: Any) -> int:
+    """Tell what a model needs, what this machine has, and what fits; nothing is loaded."""
+    log.configure(values["log"])
+    from phobos.commands.tables import print_facts, print_heading, print_json, print_table
+    from phobos.plan import make_plan
+
+    plan = make_plan(
+        library.resolve_model(file),
+        n_ctx=values["ctx_size"] or None,
+        n_slots=values["parallel"],
+        n_threads=values["threads"],
+        chunk_rows=values["batch_size"],
+        cache_types=(values["cache_type_k"], values["cache_type_v"]),
+    )
+    if as_json:
+        print_json(plan)
+        return 0
+    rows = [(part.name, format_bytes(part.n_bytes), part.where, part.why) for part in plan.parts]
+    print_table(
+        ("PART", "SIZE", "WHERE", "WHY"), [*rows, ("total", format_bytes(plan.total_bytes), "", "")], right=(1,)
+    )
+    print_heading("Here")
+    available = format_bytes(plan.memory_available) if plan.memory_available is not None else "unknown"
+    of = f" of {format_bytes(plan.memory_total)}" if plan.memory_total is not None else ""
+    print_facts(
+        [
+            ("free memory", available + of),
+            ("fits", "yes" if plan.fits else "no"),
+            ("context", f"{plan.n_ctx} tokens asked for, {plan.max_ctx} fit, {plan.n_ctx_train} are the model's limit"),
+            ("so", plan.reason),
+        ]
+    )
+    return 0

@@ -1,0 +1,160 @@
+"""Serving: the port first, then the model behind it, and an orderly end.
+
+The listener is bound before anything heavy is imported, so that a request sent at once waits instead of failing.
+A loader thread brings the engine; the main thread waits for the end, or draws the dashboard meanwhile. The first
+SIGINT or SIGTERM stops accepting and gives running requests `drain_s` seconds; the second ends at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from phobos.counters import Counters
+from phobos.errors import PhobosError, UnavailableError
+from phobos.http.listener import Listener
+from phobos.settings import EngineSettings, ServeSettings
+from phobos.tui.choose import dashboard_reason_off
+
+if TYPE_CHECKING:
+    from phobos.engine.engine import Engine
+
+logger = logging.getLogger("phobos.serve")
+WATCH_S = 0.5
+
+
+@dataclass(frozen=True)
+class Display:
+    """What the flags say of the dashboard; `tui` `None`: drawn where it can be."""
+
+    tui: bool | None = None
+    animation: bool = True
+
+
+class Stop:
+    """The end that somebody asked for. Owner: the main thread; `ask` may be called by any, also a signal handler."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.exit_code = 0
+
+    def ask(self, exit_code: int = 0) -> None:
+        """Ask once for an orderly end."""
+        if not self.asked.is_set():
+            self.exit_code = exit_code
+            self.asked.set()
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Ask for the end; at the second signal make it."""
+        code = 130 if number == signal.SIGINT else 0
+        if self.asked.is_set():
+            os._exit(130)
+        self.ask(code)
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM for a while."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self.on_signal) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
+class Loader(threading.Thread):
+    """Brings the engine and hands it to the listener. Daemon: a compile in progress never holds the end up."""
+
+    def __init__(self, settings: EngineSettings, counters: Counters, listener: Listener, stop: Stop) -> None:
+        super().__init__(name="phobos-loader", daemon=True)
+        self._settings = settings
+        self._counters = counters
+        self._listener = listener
+        self._stop = stop
+        self.engine: Engine | None = None
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        """Load; a failure is told to the waiting requests and ends the program."""
+        began_s = time.monotonic()
+        try:
+            from phobos.runtime import LoadLog, log_ready, start_engine
+
+            engine = start_engine(self._settings, self._counters, LoadLog())
+            self.engine = engine
+            self._listener.attach(engine)
+            log_ready(engine, self._counters, time.monotonic() - began_s)
+        except Exception as error:
+            logger.debug("loading failed", exc_info=True)
+            self.failure = error
+            known = isinstance(error, PhobosError)
+            self._listener.fail(error if known else UnavailableError("the model could not be loaded"))
+            self._stop.ask(1)
+
+
+def serve(settings: EngineSettings, serve_settings: ServeSettings, display: Display) -> int:
+    """Serve until a signal, a key of the dashboard, or a failure, which is raised."""
+    reason_off = dashboard_reason_off(
+        no_tui=display.tui is False,
+        tui=display.tui is True,
+        stdout_is_terminal=sys.stdout is not None and sys.stdout.isatty(),
+        environ=os.environ,
+    )
+    counters, stop = Counters(), Stop()
+    listener = Listener(serve_settings, counters)
+    listener.bind()
+    with stop.signals():
+        listener.start()
+        logger.info("listening on %s", counters.address)
+        if reason_off is not None:
+            logger.info("%s", reason_off)
+        loader = Loader(settings, counters, listener, stop)
+        loader.start()
+        if reason_off is None:
+            _draw_dashboard(counters, loader, stop, display)
+        else:
+            _wait(loader, stop)
+        return _end(listener, loader, stop, serve_settings.drain_s)
+
+
+def _wait(loader: Loader, stop: Stop) -> None:
+    """Until an end is asked for or the engine has died."""
+    while not stop.asked.wait(WATCH_S):
+        if loader.engine is not None and not loader.engine.alive:
+            return
+
+
+def _draw_dashboard(counters: Counters, loader: Loader, stop: Stop, display: Display) -> None:
+    raise NotImplementedError
+
+
+def _end(listener: Listener, loader: Loader, stop: Stop, drain_s: float) -> int:
+    """Drain, close, and raise what ended the engine, if anything did."""
+    engine = loader.engine
+    died = engine is not None and not engine.alive
+    if not died and loader.failure is None:
+        logger.info("stopping: running requests get %g s", drain_s)
+    listener.close(0.0 if died else drain_s)
+    if engine is not None:
+        failure = engine.failure
+        engine.close(0.0)
+        if died:
+            raise failure or UnavailableError("the engine stopped: start the server again")
+    if loader.failure is not None:
+        raise loader.failure
+    if loader.is_alive():
+        logger.debug("the loader is still busy; it ends with the process")
+        sys.stderr.flush()
+        os._exit(stop.exit_code)
+    logger.info("stopped")
+    return stop.exit_code
