@@ -177,7 +177,7 @@ def unpack_member(wheel: Path, out: IO[bytes], advance: Callable[[int], None]) -
 def pull_hub(name: HubName, progress: Progress) -> Pulled:
     """Fetch every file of a hub model."""
     progress(PullProgress("looking", str(name)))
-    with _hub_errors(name):
+    with _hub_errors(name, "cannot reach"):
         files, commit = _list_files(name.repo_id)
     chosen = library.choose_files(list(files), name)
     folder = library.hub_folder(name)
@@ -186,7 +186,7 @@ def pull_hub(name: HubName, progress: Progress) -> Pulled:
         require_space(staging, sum(files[p].size for p in missing) - sum(_have(staging, p, files[p]) for p in missing))
         for path in missing:
             part = _part_path(staging, path, files[path])
-            with _hub_errors(name):
+            with _hub_errors(name, "lost the connection to"):
                 _download(name.repo_id, path, commit, files[path], part, progress)
             _verify(part, files[path].size, files[path].sha256, path, progress)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -278,7 +278,7 @@ def _download(repo_id: str, path: str, commit: str, file: HubFile, part: Path, p
 
 
 @contextlib.contextmanager
-def _hub_errors(name: HubName) -> Iterator[None]:
+def _hub_errors(name: HubName, trouble: str) -> Iterator[None]:
     """Turn what `huggingface_hub` raises into a sentence."""
     from huggingface_hub import constants, errors
 
@@ -307,8 +307,7 @@ def _hub_errors(name: HubName) -> Iterator[None]:
         if not isinstance(error, OSError) and not type(error).__module__.startswith("http"):
             raise
         raise DownloadError(
-            f"the download of {name.repo_id} from {endpoint} broke off: check the network and pull again, "
-            "it goes on where it stopped"
+            f"{trouble} {endpoint}: check the network and pull {name} again; what has come is kept"
         ) from error
 
 

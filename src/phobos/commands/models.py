@@ -78,7 +78,7 @@ def _print(rows: list[Row], offered: list[library.CatalogEntry]) -> None:
     print(f"in {library.models_dir()}:")
     if rows:
         print_table(
-            ("MODEL", "SIZE", "PARAMETERS", "ARCHITECTURE", "TYPE", "CONTEXT"),
+            ("MODEL", "SIZE", "PARAMS", "ARCH", "TYPE", "CONTEXT"),
             [_cells(r) for r in rows],
             right=(1, 2, 5),
         )
