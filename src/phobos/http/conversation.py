@@ -1,0 +1,177 @@
+"""The `messages` of a chat request, checked and turned into `Message`s.
+
+Text parts are joined; developer reads as system. Every fault is a `RequestError` whose `param` is the place in the
+list (`messages[2].content`). A tool's result must answer one call that is known and has no answer yet.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from phobos.chat.messages import Message, Role, ToolCall
+from phobos.errors import RequestError
+from phobos.http.wire import quoted
+
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+
+
+def parse_messages(value: Any, *, param: str = "messages") -> tuple[Message, ...]:
+    """The conversation. Raises `RequestError`."""
+    if not isinstance(value, list):
+        raise _invalid(f"{param} must be a list of messages", param)
+    if not value:
+        raise _invalid(f"{param} must hold at least one message", param)
+    open_calls: set[str] = set()
+    seen_calls: set[str] = set()
+    messages = []
+    for index, item in enumerate(value):
+        place = f"{param}[{index}]"
+        if not isinstance(item, dict):
+            raise _invalid(f"{place} must be an object with a role and content", place)
+        message = _parse_message(item, place)
+        for call in message.tool_calls:
+            if call.id in seen_calls:
+                raise RequestError(
+                    f"{place}: the call id {quoted(call.id)} is used twice",
+                    code="invalid_tool_call",
+                    param=f"{place}.tool_calls",
+                )
+            seen_calls.add(call.id)
+            open_calls.add(call.id)
+        if message.role == "tool":
+            _check_result(message, place, open_calls, seen_calls)
+        messages.append(message)
+    return tuple(messages)
+
+
+def _check_result(message: Message, place: str, open_calls: set[str], seen_calls: set[str]) -> None:
+    call_id = message.tool_call_id
+    where = f"{place}.tool_call_id"
+    if call_id is None:
+        raise RequestError(f"{where} is required on a tool message", code="invalid_tool_result", param=where)
+    if call_id not in open_calls:
+        reason = "is answered twice" if call_id in seen_calls else "answers no call made before it"
+        raise RequestError(f"{where} {quoted(call_id)} {reason}", code="invalid_tool_result", param=where)
+    open_calls.discard(call_id)
+
+
+def _parse_message(item: dict[str, Any], place: str) -> Message:
+    name = item.get("role")
+    if not isinstance(name, str) or name not in _ROLES:
+        known = ", ".join(_ROLES)
+        found = "is missing" if name is None else f"is {quoted(name)}"
+        raise _invalid(f"{place}.role {found}: it must be one of {known}", f"{place}.role")
+    role = _ROLES[name]
+    calls = _parse_calls(item.get("tool_calls"), f"{place}.tool_calls")
+    if calls and role != "assistant":
+        raise _invalid(f"{place}.tool_calls belongs to assistant messages", f"{place}.tool_calls")
+    reasoning = _text_field(item, "reasoning_content", place) or _text_field(item, "reasoning", place)
+    content = _parse_content(item.get("content"), f"{place}.content")
+    if content is None:
+        if role == "tool" or (role == "assistant" and reasoning):
+            content = ""
+        elif not calls:
+            raise _invalid(f"{place}.content is required for role {name}", f"{place}.content")
+    return Message(
+        role,
+        content,
+        reasoning=reasoning,
+        tool_calls=calls,
+        tool_call_id=_text_field(item, "tool_call_id", place),
+        name=_text_field(item, "name", place),
+    )
+
+
+def _text_field(item: dict[str, Any], name: str, place: str) -> str | None:
+    value = item.get(name)
+    if value is not None and not isinstance(value, str):
+        raise _invalid(f"{place}.{name} must be a string", f"{place}.{name}")
+    return value
+
+
+def _parse_content(value: Any, place: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise _invalid(f"{place} must be a string or a list of parts", place)
+    return "".join(_parse_part(part, f"{place}[{index}]") for index, part in enumerate(value))
+
+
+def _parse_part(part: Any, place: str) -> str:
+    if not isinstance(part, dict):
+        raise _invalid(f"{place} must be an object with a type", place)
+    kind = part.get("type")
+    field = "refusal" if kind == "refusal" else "text"
+    if kind not in ("text", "refusal"):
+        raise RequestError(
+            f"{place}.type {quoted(kind)} is not supported: this model reads text only",
+            code="unsupported_content",
+            param=f"{place}.type",
+        )
+    text = part.get(field)
+    if not isinstance(text, str):
+        raise _invalid(f"{place}.{field} must be a string", f"{place}.{field}")
+    return text
+
+
+def _parse_calls(value: Any, place: str) -> tuple[ToolCall, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise _invalid_call(f"{place} must be a list", place)
+    return tuple(_parse_call(item, f"{place}[{index}]") for index, item in enumerate(value))
+
+
+def _parse_call(item: Any, place: str) -> ToolCall:
+    function = item.get("function") if isinstance(item, dict) else None
+    if not isinstance(function, dict) or item.get("type", "function") != "function":
+        raise _invalid_call(f"{place} must be a function call with a function object", place)
+    call_id = item.get("id")
+    if not isinstance(call_id, str) or not call_id:
+        raise _invalid_call(f"{place}.id must be a string", f"{place}.id")
+    name = check_tool_name(function.get("name"), f"{place}.function.name")
+    return ToolCall(call_id, name, _parse_arguments(function.get("arguments"), f"{place}.function.arguments"))
+
+
+def _parse_arguments(value: Any, place: str) -> str:
+    """The JSON text of an object, as it was sent where it was sent as text, so that numbers keep every digit."""
+    if value is None or value == "":
+        return "{}"
+    if isinstance(value, dict):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, str):
+        try:
+            if isinstance(msgspec.json.decode(value), dict):
+                return value
+        except (msgspec.DecodeError, RecursionError):
+            pass
+    raise _invalid_call(f"{place} must be the JSON text of an object", place)
+
+
+def check_tool_name(value: Any, place: str) -> str:
+    """A tool's name. Raises `RequestError` quoting a bad one back."""
+    if not isinstance(value, str) or not _TOOL_NAME.fullmatch(value):
+        raise RequestError(
+            f"{place} {quoted(value)} is no tool name: use up to 128 letters, digits, and any of _ - . : /",
+            code="invalid_tool_name",
+            param=place,
+        )
+    return value
+
+
+def _invalid(message: str, param: str) -> RequestError:
+    return RequestError(message, code="invalid_message", param=param)
+
+
+def _invalid_call(message: str, param: str) -> RequestError:
+    return RequestError(message, code="invalid_tool_call", param=param)

@@ -1,0 +1,400 @@
+"""One generation request's way: admission, preparation, submission, events, reply.
+
+`Generations` belongs to the listener's loop. Protocols plug in as a `Dialect` (what OpenAI, Anthropic or others make
+of events): a `Fold` for whole replies and a `Writer` for streams, both fed the same events, so that both agree. The
+status of a stream is decided by its first output; a stream that has been silent for a heartbeat is opened early, and
+a failure after that is one error event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart
+from phobos.chat.messages import GenerationRequest
+from phobos.counters import Counters
+from phobos.errors import PhobosError, RequestError, UnavailableError
+from phobos.http.admission import Admission, Place
+from phobos.http.capabilities import check_request
+from phobos.http.delivery import EventStream, Mailbox, coalesce
+from phobos.http.fields import ignored_header
+from phobos.http.metrics import Metrics
+from phobos.http.port import ServedEngine, ServedModel, Ticket
+from phobos.http.wire import (
+    SSE_TYPE,
+    Channel,
+    Headers,
+    Refusal,
+    Request,
+    Response,
+    json_response,
+    quoted,
+    refusal_of,
+)
+from phobos.settings import ServeSettings
+
+log = logging.getLogger("phobos.http")
+
+T = TypeVar("T")
+Beat = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class ReplyFacts:
+    """What a reply says about itself."""
+
+    request_id: str
+    created: int
+    model: str
+    queue_wait_s: float
+    tokenizer: Any
+
+
+class Fold(Protocol):
+    """Collects events into a whole reply."""
+
+    def push(self, choice: int, event: Event) -> None:
+        """Take one event."""
+
+    def reply(self) -> dict[str, Any]:
+        """The reply's body, once every choice has finished. Raises `RequestError` (502) for a bad result."""
+
+
+class Writer(Protocol):
+    """Turns events into the bytes of a stream."""
+
+    def push(self, choice: int, event: Event) -> bytes:
+        """The chunks of one event; may be empty."""
+
+    def end(self) -> bytes:
+        """What follows the last event."""
+
+    def fail(self, refusal: Refusal) -> bytes:
+        """What ends a stream that failed."""
+
+
+class Dialect(Protocol):
+    """How one protocol's replies are made; holds the parsed request."""
+
+    heartbeat: bytes
+
+    def fold(self, facts: ReplyFacts) -> Fold:
+        """A collector for a whole reply."""
+
+    def writer(self, facts: ReplyFacts) -> Writer:
+        """A writer for a stream."""
+
+    def error(self, refusal: Refusal) -> Response:
+        """A refusal in this protocol's envelope."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A parsed request: one `GenerationRequest` a prompt, each run `n` times. Choice = prompt index * n + copy."""
+
+    requests: tuple[GenerationRequest, ...]
+    stream: bool
+    model: str | None
+    dialect: Dialect
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def n_choices(self) -> int:
+        """All choices of the reply."""
+        return sum(request.n for request in self.requests)
+
+
+class Run:
+    """A job that the engine works on."""
+
+    def __init__(self, place: Place, events: EventStream, n_choices: int, metrics: Metrics) -> None:
+        self.place = place
+        self.events = events
+        self.n_open = n_choices
+        self.tickets: list[Ticket] = []
+        self._metrics = metrics
+        self.submitted_s = time.monotonic()
+        self._spoke = False
+
+    def note(self, choice: int, event: Event) -> None:
+        """Keep the books; raises the error of a choice that failed."""
+        if isinstance(event, Started):
+            self.place.occupy(choice, event.slot)
+        elif isinstance(event, Failed):
+            raise event.error
+        elif isinstance(event, Finished):
+            self.n_open -= 1
+            self.place.release_one(choice, self.n_open)
+            self._metrics.engine_call.observe(time.monotonic() - self.submitted_s)
+        elif not self._spoke and isinstance(event, TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta):
+            self._spoke = True
+            self._metrics.first_output.observe(time.monotonic() - self.submitted_s)
+
+    def stop(self) -> None:
+        """Take back what still runs and give the place up; twice is fine."""
+        for ticket in self.tickets:
+            ticket.cancel()
+        if self.n_open:
+            self._metrics.engine_call.observe(time.monotonic() - self.submitted_s)
+            self.n_open = 0
+        self.place.release()
+
+
+class Generations:
+    """Every generation of the server; see the module's text."""
+
+    def __init__(self, settings: ServeSettings, counters: Counters, metrics: Metrics, mailbox: Mailbox) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self._counters = counters
+        self._mailbox = mailbox
+        self.admission = Admission(settings.max_queue, settings.queue_timeout_s, self._note_depth)
+        self.engine: ServedEngine | None = None
+        self._failure: PhobosError | None = None
+        self._loaded = asyncio.Event()
+        self._runs: set[Run] = set()
+        # Rendering and tokenizing a long prompt takes long enough to hold up other clients' text.
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="phobos-prepare")
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def attach(self, engine: ServedEngine) -> None:
+        """The model is ready."""
+        self.engine = engine
+        self._loaded.set()
+        self.admission.open(engine.model.n_slots)
+
+    def fail(self, error: PhobosError) -> None:
+        """No answer will come any more: refuse who waits, end who runs."""
+        if self._failure is None:
+            self._failure = error
+        self._loaded.set()
+        self.admission.close(error)
+        for run in list(self._runs):
+            run.events.fail(error)
+
+    def close(self) -> None:
+        """Free the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def failure(self) -> PhobosError | None:
+        """Why nothing can be answered, if so."""
+        if self._failure is None and self.engine is not None and not self.engine.alive:
+            cause = self.engine.failure
+            reason = f": {cause}" if isinstance(cause, UnavailableError) else ""
+            return UnavailableError(f"the engine has stopped{reason}; the server must be started again")
+        return self._failure
+
+    @property
+    def n_running(self) -> int:
+        """Jobs the engine works on."""
+        return len(self._runs)
+
+    async def model(self) -> ServedModel:
+        """The model, waiting until it is loaded. Raises why there is none."""
+        await self._loaded.wait()
+        return self._engine().model
+
+    async def prepare(self, work: Callable[..., T], *arguments: object) -> T:
+        """Run something that takes its time beside the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    def _engine(self) -> ServedEngine:
+        failure = self.failure
+        if failure is not None:
+            raise failure
+        assert self.engine is not None
+        return self.engine
+
+    def _note_depth(self, depth: int) -> None:
+        self._counters.queue_depth = depth
+
+    def model_name(self, model: ServedModel) -> str:
+        """The id the model goes by."""
+        return self.settings.model_id or model.label
+
+    # --- one job --------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: Request, job: Job, channel: Channel) -> Response | None:
+        """Run a job and reply: a response, or None when the reply was streamed."""
+        self._counters.requests_received += 1
+        started_s = time.monotonic()
+        try:
+            reply = await (self._stream(request, job, channel) if job.stream else self._whole(request, job))
+        except asyncio.CancelledError:
+            log.info("%s cancelled: the client left after %.1f s", request.request_id, time.monotonic() - started_s)
+            raise
+        except Exception as error:
+            if channel.opened or isinstance(error, ConnectionError):
+                raise
+            return job.dialect.error(_refuse(request.request_id, error))
+        log.info("%s completed in %.2f s", request.request_id, time.monotonic() - started_s)
+        return reply
+
+    async def _whole(self, request: Request, job: Job) -> Response:
+        async with self._run(request.request_id, job, None) as (run, facts):
+            fold = job.dialect.fold(facts)
+            while run.n_open:
+                for choice, event in await self._next(run, None):
+                    run.note(choice, event)
+                    fold.push(choice, event)
+            return json_response(fold.reply(), headers=_reply_headers(facts.queue_wait_s, job))
+
+    async def _stream(self, request: Request, job: Job, channel: Channel) -> None:
+        entered_s = time.monotonic()
+        held = b""
+        writer: Writer | None = None
+
+        async def send(data: bytes, wait_s: float) -> None:
+            nonlocal held
+            if not channel.opened:
+                await channel.open(200, SSE_TYPE, _reply_headers(wait_s, job))
+            data, held = held + data, b""
+            await channel.send(data)
+
+        async def beat() -> None:
+            await send(job.dialect.heartbeat, time.monotonic() - entered_s)
+
+        try:
+            async with self._run(request.request_id, job, beat) as (run, facts):
+                writer = job.dialect.writer(facts)
+                while run.n_open:
+                    speaks = False
+                    for choice, event in coalesce(await self._next(run, beat)):
+                        run.note(choice, event)
+                        held += writer.push(choice, event)
+                        speaks = speaks or not isinstance(event, Started)
+                    if speaks and held:
+                        await send(b"", facts.queue_wait_s)
+                await send(writer.end(), facts.queue_wait_s)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            if not channel.opened:
+                raise
+            refusal = _refuse(request.request_id, error)
+            tail = writer if writer is not None else job.dialect.writer(_no_facts(request.request_id))
+            await channel.send(held + tail.fail(refusal))
+
+    @contextlib.asynccontextmanager
+    async def _run(self, request_id: str, job: Job, beat: Beat | None) -> AsyncIterator[tuple[Run, ReplyFacts]]:
+        """Admission to release. Leaving early, by whatever way, cancels what runs."""
+        failure = self.failure
+        if failure is not None:
+            raise failure
+        if self.engine is not None:
+            self._check(job, self.engine.model)
+        place = await self._enter(job, beat)
+        run = Run(place, EventStream(self._mailbox, job.n_choices), job.n_choices, self.metrics)
+        self._runs.add(run)
+        admitted_s = time.monotonic()
+        self.metrics.admitted += 1
+        self.metrics.queue_wait.observe(place.queue_wait_s)
+        try:
+            engine = self._engine()
+            self._check(job, engine.model)
+            await self._submit(engine, job, run, beat)
+            model = job.model or self.model_name(engine.model)
+            tokenizer = engine.model.tokenizer
+            yield run, ReplyFacts(request_id, int(time.time()), model, place.queue_wait_s, tokenizer)
+            self.metrics.completed += 1
+        except (asyncio.CancelledError, ConnectionError):
+            self.metrics.cancelled += 1
+            raise
+        except BaseException:
+            self.metrics.failed += 1
+            raise
+        finally:
+            self._runs.discard(run)
+            run.stop()
+            self.metrics.slot_duration.observe(time.monotonic() - admitted_s)
+
+    async def _enter(self, job: Job, beat: Beat | None) -> Place:
+        slot = job.requests[0].cache_slot
+        try:
+            return await self.admission.enter(job.n_choices, slot, beat, self.settings.heartbeat_s)
+        except asyncio.CancelledError:
+            self.metrics.cancelled += 1
+            raise
+        except RequestError as error:
+            self._counters.requests_rejected += 1
+            if error.code == "queue_timeout":
+                self.metrics.timed_out += 1
+            else:
+                self.metrics.rejected += 1
+            raise
+
+    async def _submit(self, engine: ServedEngine, job: Job, run: Run, beat: Beat | None) -> None:
+        loop = asyncio.get_running_loop()
+        choice = 0
+        prompts = []
+        for request in job.requests:
+            future = loop.run_in_executor(self._pool, engine.model.prepare, request)
+            prompts.append(await self._beating(future, beat))
+        if not engine.alive:
+            raise self.failure or UnavailableError("the engine has stopped")
+        run.submitted_s = time.monotonic()
+        for request, tokens in zip(job.requests, prompts, strict=True):
+            for copy in range(request.n):
+                sink = run.events.sink(choice)
+                wait_s = run.place.queue_wait_s
+                run.tickets.append(engine.submit(request, tokens, sink, choice=copy, queue_wait_s=wait_s))
+                choice += 1
+
+    async def _beating(self, future: asyncio.Future[T], beat: Beat | None) -> T:
+        """Await a future, beating while it lasts."""
+        while beat is not None:
+            done, _ = await asyncio.wait({future}, timeout=self.settings.heartbeat_s)
+            if done:
+                break
+            await beat()
+        return await future
+
+    async def _next(self, run: Run, beat: Beat | None) -> list[tuple[int, Event]]:
+        while True:
+            batch = await run.events.next_batch(self.settings.heartbeat_s)
+            if batch:
+                return batch
+            if self.failure is not None:
+                raise self.failure
+            if beat is not None:
+                await beat()
+
+    def _check(self, job: Job, model: ServedModel) -> None:
+        if self.settings.strict_model and job.model not in (None, self.model_name(model)):
+            raise RequestError(
+                f"the model {quoted(job.model)} is not here: this server has {quoted(self.model_name(model))}",
+                code="model_not_found",
+                param="model",
+                status=404,
+            )
+        for request in job.requests:
+            check_request(request, model)
+
+
+def _refuse(request_id: str, error: Exception) -> Refusal:
+    refusal = refusal_of(error)
+    if refusal.code in ("internal_error", "engine_error"):
+        log.error("%s failed: %s", request_id, type(error).__name__, exc_info=error)
+    else:
+        log.info("%s refused: %d %s", request_id, refusal.status, refusal.code)
+    return refusal
+
+
+def _reply_headers(queue_wait_s: float, job: Job) -> Headers:
+    headers: Headers = (("x-phobos-queue-wait-ms", str(round(queue_wait_s * 1000))),)
+    if job.ignored:
+        headers = (*headers, ("x-phobos-ignored-fields", ignored_header(job.ignored)))
+    return headers
+
+
+def _no_facts(request_id: str) -> ReplyFacts:
+    return ReplyFacts(request_id, int(time.time()), "", 0.0, None)

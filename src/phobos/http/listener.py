@@ -1,0 +1,226 @@
+"""The listener: sockets bound at once, one thread with one loop, and the server's life from load to drain.
+
+Order of life: `bind` (before any weight is read), `start`, then `attach` when the model is ready or `fail` when it is
+not, and `close`. All methods may be called from any thread; what touches the loop is handed over to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from phobos.counters import Counters
+from phobos.errors import PhobosError, UnavailableError, UsageError
+from phobos.http.addresses import Address, bind_socket, check_exposed, parse_address
+from phobos.http.connection import Connection, ConnectionLimits
+from phobos.http.delivery import Mailbox
+from phobos.http.generation import Generations
+from phobos.http.metrics import Metrics
+from phobos.http.port import ServedEngine
+from phobos.http.routes import Routes
+from phobos.http.security import build_guard
+from phobos.http.wire import Refusal
+from phobos.settings import ServeSettings
+
+log = logging.getLogger("phobos.http")
+
+# Beyond the limit a client is told so; beyond this many more it is dropped without a word.
+EXTRA_CONNECTIONS = 256
+END_S = 2.0
+WATCH_S = 0.5
+
+
+class Listener:
+    """See the module's text."""
+
+    def __init__(self, serve: ServeSettings, counters: Counters) -> None:
+        self._settings = serve
+        self._counters = counters
+        self._address: Address | None = None
+        self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Event()
+        self._stop: asyncio.Event | None = None
+        self._generations: Generations | None = None
+        self._roster = _Roster(serve.max_connections, serve.max_connections_per_address)
+        self._drain_s: float | None = None
+
+    @property
+    def address(self) -> str:
+        """The address as a client writes it, with the port in use. Raises before `bind`."""
+        if self._address is None:
+            raise UsageError("the listener is not bound yet")
+        return self._address.url()
+
+    def bind(self) -> str:
+        """Take the address; returns it. Raises `UsageError` or `PhobosError`."""
+        address = parse_address(self._settings.listen)
+        check_exposed(address, has_key=bool(self._settings.api_keys), insecure=self._settings.insecure)
+        self._socket, self._address = bind_socket(address)
+        self._counters.address = self.address
+        return self.address
+
+    def start(self) -> None:
+        """Begin to answer; returns once the loop runs."""
+        if self._socket is None:
+            self.bind()
+        self._thread = threading.Thread(target=self._run, name="phobos-http", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    def attach(self, engine: ServedEngine) -> None:
+        """The model is ready: let the waiting requests in."""
+        self._call(lambda generations: generations.attach(engine))
+
+    def fail(self, error: PhobosError) -> None:
+        """The model will not come, or is gone: answer everybody 503 with the reason."""
+        reason = error if isinstance(error, UnavailableError) else UnavailableError(str(error))
+        self._call(lambda generations: generations.fail(reason))
+
+    def close(self, drain_s: float | None = None) -> None:
+        """Stop accepting, give running requests `drain_s` seconds, end. Twice is fine; 0 ends at once."""
+        drain = self._settings.drain_s if drain_s is None else drain_s
+        loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None and thread.is_alive():
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._begin_stop, drain)
+            thread.join(drain + 2 * END_S)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._address is not None and self._address.path is not None:
+            Path(self._address.path).unlink(missing_ok=True)
+
+    @property
+    def n_connections(self) -> int:
+        """Open connections."""
+        return len(self._roster.members)
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _call(self, act: Callable[[Generations], None]) -> None:
+        loop, generations = self._loop, self._generations
+        if loop is not None and generations is not None:
+            with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody is left to tell
+                loop.call_soon_threadsafe(act, generations)
+
+    def _begin_stop(self, drain_s: float) -> None:
+        self._drain_s = drain_s if self._drain_s is None else min(drain_s, self._drain_s)
+        if self._stop is not None:
+            self._stop.set()
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            try:
+                runner.run(self._main())
+            finally:
+                self._ready.set()
+
+    async def _main(self) -> None:
+        assert self._socket is not None and self._address is not None
+        loop = asyncio.get_running_loop()
+        settings = self._settings
+        self._stop = asyncio.Event()
+        generations = Generations(settings, self._counters, Metrics(), Mailbox(loop))
+        self._generations = generations
+        routes = Routes(generations, self._counters, build_guard(settings, self._address))
+        limits = ConnectionLimits(
+            settings.max_body_bytes, settings.request_timeout_s, settings.keep_alive_s, settings.write_timeout_s
+        )
+
+        def connect() -> Connection:
+            return Connection(routes, limits, self._roster)
+
+        if self._address.path is not None:
+            server: asyncio.Server = await loop.create_unix_server(connect, sock=self._socket)
+        else:
+            server = await loop.create_server(connect, sock=self._socket)
+        watch = loop.create_task(self._watch(generations))
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        await self._drain(generations)
+        watch.cancel()
+        generations.close()
+
+    async def _watch(self, generations: Generations) -> None:
+        """Notice an engine that has died, so that those who wait for it are told."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            failure = generations.failure
+            if failure is not None:
+                generations.fail(failure)
+
+    async def _drain(self, generations: Generations) -> None:
+        """Answer what runs while there is time, then end it properly, then end it."""
+        stopping = UnavailableError("the server is shutting down")
+        generations.admission.close(stopping)
+        for connection in list(self._roster.members):
+            connection.retire()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while self._roster.members and loop.time() - began_s < (self._drain_s or 0.0):
+            await asyncio.sleep(0.01)
+        generations.fail(stopping)
+        deadline = loop.time() + END_S
+        while self._roster.members and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._roster.members):
+            connection.abort()
+            await connection.gone()
+
+
+class _Roster:
+    """Who is connected, counted whole and by address; used on the loop, read from anywhere.
+
+    Those who are turned away stay members until they are gone, but do not count against the others.
+    """
+
+    def __init__(self, max_connections: int, max_per_address: int) -> None:
+        self._max = max_connections
+        self._max_per_address = max_per_address
+        self._by_peer: Counter[str] = Counter()
+        self._served: set[Connection] = set()
+        self.members: set[Connection] = set()
+
+    def join(self, connection: Connection) -> Refusal | None:
+        """Take a connection in, or say why it is one too many."""
+        peer = connection.peer
+        self.members.add(connection)
+        if len(self.members) > self._max + EXTRA_CONNECTIONS:
+            connection.abort()
+        if len(self._served) >= self._max:
+            return _too_many(f"this server takes {self._max} connections at once")
+        if peer != "unix" and self._by_peer[peer] >= self._max_per_address:
+            return _too_many(f"this server takes {self._max_per_address} connections from one address at once")
+        self._served.add(connection)
+        self._by_peer[peer] += 1
+        return None
+
+    def leave(self, connection: Connection) -> None:
+        """Forget a connection; twice is fine."""
+        self.members.discard(connection)
+        if connection in self._served:
+            self._served.discard(connection)
+            self._by_peer[connection.peer] -= 1
+            if not self._by_peer[connection.peer]:
+                del self._by_peer[connection.peer]
+
+
+def _too_many(message: str) -> Refusal:
+    return Refusal(
+        503,
+        message + ": close one or try again",
+        "server_error",
+        code="too_many_connections",
+        headers=(("retry-after", "1"),),
+        close=True,
+    )

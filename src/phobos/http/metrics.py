@@ -1,0 +1,152 @@
+"""Counts and durations of the listener, and their Prometheus text. Written and read on the listener's loop only.
+
+Counting rules: a failure is no completion; a request cancelled before admission is no admission; what is refused
+before the queue (bad input, a wrong key) is not counted; scraping takes no slot.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from phobos.counters import Snapshot
+from phobos.http.admission import Admission
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+_LABELS = ("0.001", "0.01", "0.05", "0.1", "0.5", "1", "5", "10", "30", "60", "300", "+Inf")
+
+
+@dataclass
+class Histogram:
+    """Durations in seconds, counted by bucket."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    total_s: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Add one duration."""
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.total_s += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Bucket bounds with the number of durations up to each."""
+        seen = 0
+        rows = []
+        for label, count in zip(_LABELS, self.counts, strict=True):
+            seen += count
+            rows.append((label, float(seen)))
+        return rows
+
+
+@dataclass
+class Metrics:
+    """What the listener counts."""
+
+    admitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    rejected: int = 0
+    timed_out: int = 0
+    cancelled: int = 0
+    queue_wait: Histogram = field(default_factory=Histogram)
+    slot_duration: Histogram = field(default_factory=Histogram)
+    first_output: Histogram = field(default_factory=Histogram)
+    engine_call: Histogram = field(default_factory=Histogram)
+
+    def scheduler(self, admission: Admission) -> dict[str, int]:
+        """The numbers `/health` shows."""
+        return {
+            "active": admission.n_active,
+            "queued": admission.n_waiting,
+            "capacity": admission.capacity,
+            "max_queue": admission.max_queue,
+            "admitted": self.admitted,
+            "completed": self.completed,
+            "failed": self.failed,
+            "rejected": self.rejected,
+            "timed_out": self.timed_out,
+            "cancelled": self.cancelled,
+        }
+
+
+class _Collector:
+    """One scrape."""
+
+    def __init__(self, metrics: Metrics, admission: Admission, snapshot: Snapshot) -> None:
+        self._metrics = metrics
+        self._admission = admission
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        yield from self._scheduler()
+        yield from self._engine()
+
+    def _scheduler(self) -> Iterator[Metric]:
+        metrics, prefix = self._metrics, "phobos_scheduler_"
+        gauges = {
+            "active": "Admitted requests' places in use",
+            "queued": "Requests that wait",
+            "capacity": "Slots of the engine",
+            "max_queue": "How many may wait",
+        }
+        values = metrics.scheduler(self._admission)
+        for name, text in gauges.items():
+            yield GaugeMetricFamily(prefix + name, text, value=values[name])
+        counters = {
+            "admitted": "Requests admitted to a slot",
+            "completed": "Admitted requests that ended as they should",
+            "failed": "Admitted requests that ended by an error",
+            "rejected": "Requests refused because the queue was full",
+            "timed_out": "Requests that waited too long",
+            "cancelled": "Requests whose client left, before or after admission",
+        }
+        for name, text in counters.items():
+            yield CounterMetricFamily(prefix + name, text, value=values[name])
+        histograms = {
+            "queue_wait_seconds": ("Wait until admission", metrics.queue_wait),
+            "slot_duration_seconds": ("Admission to release", metrics.slot_duration),
+            "first_output_seconds": ("Submission to the first output", metrics.first_output),
+            "engine_call_seconds": ("Submission to the end of one choice", metrics.engine_call),
+        }
+        for name, (text, histogram) in histograms.items():
+            yield HistogramMetricFamily(
+                prefix + name, text, buckets=histogram.cumulative(), sum_value=histogram.total_s
+            )
+
+    def _engine(self) -> Iterator[Metric]:
+        now = self._snapshot
+        counters = {
+            "prompt_tokens": ("Tokens of prompts, reused or computed", now.prompt_tokens),
+            "prompt_tokens_computed": ("Prompt tokens that were computed", now.prompt_tokens_computed),
+            "prompt_tokens_reused": ("Prompt tokens found in a slot", now.prompt_tokens_reused),
+            "generated_tokens": ("Tokens generated", now.generated_tokens),
+            "draft_tokens": ("Tokens drafted", now.draft_tokens),
+            "draft_tokens_accepted": ("Drafted tokens that were right", now.draft_tokens_accepted),
+            "prompt_seconds": ("Engine time in prompts", now.prompt_s),
+            "decode_seconds": ("Engine time in decoding", now.decode_s),
+            "passes": ("Passes of the model", now.passes),
+            "requests_received": ("Generation requests received", now.requests_received),
+        }
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily("phobos_" + name, text, value=value)
+        yield GaugeMetricFamily("phobos_uptime_seconds", "Since the start", value=time.monotonic() - now.started_s)
+        yield GaugeMetricFamily("phobos_model_loaded", "1 once the model is ready", value=int(now.model is not None))
+        if now.model is not None:
+            held = sum(slot.n_tokens for slot in now.slots)
+            room = now.model.n_ctx * max(1, len(now.slots))
+            yield GaugeMetricFamily("phobos_kv_tokens", "Tokens the slots hold", value=held)
+            yield GaugeMetricFamily("phobos_kv_usage_ratio", "Share of the cache in use", value=held / room)
+
+
+def render_metrics(metrics: Metrics, admission: Admission, snapshot: Snapshot) -> bytes:
+    """The text of `/metrics`."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(metrics, admission, snapshot))
+    return generate_latest(registry)

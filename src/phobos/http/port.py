@@ -1,0 +1,126 @@
+"""What the listener needs from the engine, and no more: the interface scripted engines in tests implement too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from phobos.chat.events import Sink
+from phobos.chat.messages import GenerationRequest
+from phobos.counters import ModelInfo
+from phobos.errors import PhobosError
+from phobos.settings import EngineSettings
+
+
+class Ticket(Protocol):
+    """A submission that can be taken back."""
+
+    def cancel(self) -> None:
+        """Stop it; no event follows. Thread safe, twice is fine."""
+
+
+class ServedTokenizer(Protocol):
+    """Text to ids and back."""
+
+    @property
+    def n_vocab(self) -> int:
+        """Ids are 0 .. n_vocab - 1."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that opens a text."""
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token that ends a text."""
+
+    def encode(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
+        """Tokens of a text."""
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of tokens."""
+
+    def piece(self, token_id: int, /) -> bytes:
+        """The bytes of one token."""
+
+
+class ServedModel(Protocol):
+    """A loaded model."""
+
+    @property
+    def label(self) -> str:
+        """`GGUF, <architecture>`."""
+
+    @property
+    def architecture(self) -> str:
+        """The GGUF architecture name."""
+
+    @property
+    def created(self) -> int:
+        """Unix seconds."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens a slot holds."""
+
+    @property
+    def n_slots(self) -> int:
+        """Sequences that run at once."""
+
+    @property
+    def tokenizer(self) -> ServedTokenizer:
+        """Its tokenizer."""
+
+    @property
+    def template(self) -> Any:
+        """Its chat template, or None."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """Sizes and names for people."""
+
+    @property
+    def settings(self) -> EngineSettings:
+        """How it was loaded."""
+
+    @property
+    def supports_tools(self) -> bool:
+        """Whether calls can be offered and enforced."""
+
+    @property
+    def supports_grammar(self) -> bool:
+        """Whether a shape of the answer can be enforced."""
+
+    @property
+    def supports_thinking(self) -> bool:
+        """Whether its template can turn reasoning on."""
+
+    def prepare(self, request: GenerationRequest) -> tuple[int, ...]:
+        """Render and tokenize. Raises `RequestError`."""
+
+
+class ServedEngine(Protocol):
+    """A running engine."""
+
+    @property
+    def model(self) -> ServedModel:
+        """The model it runs."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+
+    @property
+    def failure(self) -> PhobosError | None:
+        """Why it ended, if it did."""
+
+    def submit(
+        self,
+        request: GenerationRequest,
+        tokens: tuple[int, ...],
+        sink: Sink,
+        *,
+        choice: int = 0,
+        queue_wait_s: float = 0.0,
+    ) -> Ticket:
+        """Run one choice; events go to `sink` on the engine's thread. Returns at once."""

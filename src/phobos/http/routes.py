@@ -1,0 +1,221 @@
+"""Which path does what. `Routes` is the application a connection talks to.
+
+A route is a row in `_TABLE`; the `/v1` routes also answer without the prefix. Refusals that need no body (host, key,
+path, method, type) come from `refuse`, before the body is read. Errors a handler raises become responses here, so a
+connection never sees one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+from phobos.counters import Counters
+from phobos.http import llama_server, status
+from phobos.http.fields import decode_object
+from phobos.http.generation import Generations
+from phobos.http.openai import parse_chat, parse_completion
+from phobos.http.security import ALLOWED_METHODS, Guard
+from phobos.http.wire import (
+    Channel,
+    Headers,
+    Refusal,
+    Request,
+    RequestHead,
+    Response,
+    bounded,
+    json_response,
+    quoted,
+    refusal_of,
+)
+
+log = logging.getLogger("phobos.http")
+
+MAX_NAMES_LOGGED = 256
+_MODELS = "/v1/models"
+Handler = Callable[["Routes", Request, Channel], Awaitable[Response | None]]
+
+
+class Routes:
+    """The application; used on the loop only."""
+
+    def __init__(self, generations: Generations, counters: Counters, guard: Guard) -> None:
+        self.generations = generations
+        self.counters = counters
+        self.guard = guard
+        self._logged: set[str] = set()
+
+    # --- Application ----------------------------------------------------------------------------------------------
+
+    def refuse(self, head: RequestHead, peer: str) -> Response | None:
+        """A refusal that needs no body, or None."""
+        refusal = self.guard.refuse(head) or self._misdirected(head)
+        if refusal is None:
+            return None
+        log.info("refused %s %s: %d %s", head.method, shown_path(head.path), refusal.status, refusal.code)
+        return refusal.response()
+
+    def decorate(self, head: RequestHead | None, request_id: str) -> Headers:
+        """Headers every reply carries."""
+        return (("x-request-id", request_id), ("server", "phobos"), *self.guard.cors(head))
+
+    async def answer(self, request: Request, channel: Channel) -> Response | None:
+        """Find the route and run it; errors become responses."""
+        if request.method == "OPTIONS":
+            return Response(204, headers=self.guard.preflight(request.head))
+        handler, _ = _find(request.path)
+        try:
+            return await handler(self, request, channel)
+        except Exception as error:
+            if channel.opened or isinstance(error, ConnectionError):
+                raise
+            refusal = refusal_of(error)
+            if refusal.code == "internal_error":
+                log.error("%s failed: %s", request.request_id, type(error).__name__, exc_info=error)
+            return refusal.response()
+
+    # --- rules ----------------------------------------------------------------------------------------------------
+
+    def _misdirected(self, head: RequestHead) -> Refusal | None:
+        if head.method == "OPTIONS":
+            return None
+        handler, methods = _find(head.path)
+        if handler is _answer_unknown:
+            return Refusal(404, f"there is nothing at {quoted(shown_path(head.path))}", code="not_found")
+        if head.method not in methods:
+            allow = ", ".join((*methods, "OPTIONS"))
+            message = f"this path takes {' and '.join(methods)}, not {head.method}"
+            return Refusal(405, message, code="method_not_allowed", headers=(("allow", allow),))
+        if head.method == "POST" and not _is_json(head.header("content-type")):
+            message = "the body must be JSON: send Content-Type: application/json"
+            return Refusal(415, message, code="unsupported_media_type")
+        return None
+
+    def note_ignored(self, names: tuple[str, ...]) -> None:
+        """Log each unknown field once."""
+        for name in names:
+            if name not in self._logged and len(self._logged) < MAX_NAMES_LOGGED:
+                self._logged.add(name)
+                log.info("the request field %s is not known here and is ignored", quoted(name))
+
+
+def shown_path(path: str) -> str:
+    """A path as logs and errors show it."""
+    return bounded(path, 128)
+
+
+def _is_json(content_type: str | None) -> bool:
+    """Whether a body may be JSON; a client that names no type is believed."""
+    if content_type is None:
+        return True
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind in ("", "application/json", "text/json") or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+# --- handlers -------------------------------------------------------------------------------------------------------
+
+
+async def _answer_root(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return status.answer_root()
+
+
+async def _answer_health(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    detailed = routes.guard.knows_key(request.head)
+    return status.answer_health(routes.generations, routes.counters, detailed=detailed)
+
+
+async def _answer_metrics(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return status.answer_metrics(routes.generations, routes.counters)
+
+
+async def _answer_models(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return await status.answer_models(routes.generations)
+
+
+async def _answer_model(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return await status.answer_model(routes.generations, unquote(_canonical(request.path)[len(_MODELS) + 1 :]))
+
+
+async def _answer_slots(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    model = await routes.generations.model()
+    return json_response(llama_server.describe_slots(model, routes.counters.snapshot()))
+
+
+async def _answer_props(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    model = await routes.generations.model()
+    return json_response(llama_server.describe_props(model, routes.generations.model_name(model)))
+
+
+async def _answer_tokenize(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return await _ask_model(routes, request, llama_server.tokenize)
+
+
+async def _answer_detokenize(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return await _ask_model(routes, request, llama_server.detokenize)
+
+
+async def _answer_template(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    def apply(body: dict[str, Any], model: Any) -> dict[str, Any]:
+        return llama_server.apply_template(body, model, request.request_id)
+
+    return await _ask_model(routes, request, apply)
+
+
+async def _ask_model(
+    routes: Routes, request: Request, ask: Callable[[dict[str, Any], Any], dict[str, Any]]
+) -> Response:
+    body = decode_object(request.body)
+    model = await routes.generations.model()
+    return json_response(await routes.generations.prepare(ask, body, model))
+
+
+async def _answer_chat(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    job = parse_chat(decode_object(request.body), request.request_id, routes.generations.settings)
+    routes.note_ignored(job.ignored)
+    return await routes.generations.answer(request, job, channel)
+
+
+async def _answer_completion(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    job = parse_completion(decode_object(request.body), request.request_id, routes.generations.settings)
+    routes.note_ignored(job.ignored)
+    return await routes.generations.answer(request, job, channel)
+
+
+async def _answer_unknown(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return Refusal(404, "there is nothing here", code="not_found").response()
+
+
+_GET = ("GET", "HEAD")
+_POST = ("POST",)
+_TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
+    "/": (_answer_root, _GET),
+    "/health": (_answer_health, _GET),
+    "/metrics": (_answer_metrics, _GET),
+    _MODELS: (_answer_models, _GET),
+    "/slots": (_answer_slots, _GET),
+    "/props": (_answer_props, _GET),
+    "/v1/chat/completions": (_answer_chat, _POST),
+    "/v1/completions": (_answer_completion, _POST),
+    "/tokenize": (_answer_tokenize, _POST),
+    "/detokenize": (_answer_detokenize, _POST),
+    "/apply-template": (_answer_template, _POST),
+}
+
+
+def _canonical(path: str) -> str:
+    """The table's spelling of a path: with the prefix where the route has one, without a final slash."""
+    if len(path) > 1:
+        path = path.rstrip("/") or "/"
+    if path in _TABLE or path.startswith(_MODELS + "/"):
+        return path
+    other = path[len("/v1") :] if path.startswith("/v1/") else "/v1" + path
+    return other if other in _TABLE or other.startswith(_MODELS + "/") else path
+
+
+def _find(path: str) -> tuple[Handler, tuple[str, ...]]:
+    canonical = _canonical(path)
+    if canonical.startswith(_MODELS + "/"):
+        return _answer_model, _GET
+    return _TABLE.get(canonical, (_answer_unknown, tuple(ALLOWED_METHODS.split(", "))))
