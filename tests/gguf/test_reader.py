@@ -246,6 +246,11 @@ def test_split_files_mixed_up(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="it is part 2 of 3"):
         open_gguf(first)
     second.write_bytes(second_bytes)
+    write_gguf(tmp_path / "other.gguf", {}, tensors(), split=4)
+    second.write_bytes(part_path(tmp_path / "other.gguf", 2, 4).read_bytes())
+    with pytest.raises(FileError, match="it is part 2 of 3"):
+        open_gguf(first)
+    second.write_bytes(second_bytes)
     short = write_gguf(tmp_path / "short.gguf", {}, {"x": tensors()["scalar"]}, split=3)
     assert short.exists()
     third.write_bytes(part_path(tmp_path / "short.gguf", 3, 3).read_bytes())
