@@ -42,6 +42,7 @@ class BackendLimits:
     n_ctx: int
     n_slots: int
     max_rows: int
+    max_outputs: int
     n_vocab: int
 
 

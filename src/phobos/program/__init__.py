@@ -1,0 +1,1 @@
+"""What a model computes, as one flat program of steps."""

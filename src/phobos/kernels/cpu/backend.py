@@ -1,0 +1,194 @@
+"""The CPU backend: a lowered program, its memory and its team, behind the `Backend` protocol."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import numpy as np
+
+from phobos.counters import CardInfo, LoadProgress
+from phobos.errors import UsageError
+from phobos.gguf.reader import GGUF
+from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
+from phobos.kernels.cpu.cache import SlotCache
+from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernels
+from phobos.kernels.cpu.features import CPU
+from phobos.kernels.cpu.layout import (
+    HEADER_WORDS,
+    LINE,
+    RECORD_WORDS,
+    SCRATCH_BYTES,
+    WAIT_FLAG,
+    Header,
+    float_stride,
+    round_up,
+)
+from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
+from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.team import Team
+from phobos.kernels.cpu.weights import load_weights
+from phobos.program.steps import Embed, MatMul, Program, weights_of
+
+PACKING_SHARE = 0.6  # of the load's progress
+
+
+def usable_threads() -> int:
+    """Processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    """The processor's own name, where the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+class CpuBackend:
+    """A loaded program. Used by the engine thread; owns all its memory and threads."""
+
+    def __init__(
+        self, program: Program, gguf: GGUF, limits: BackendLimits, n_threads: int | None, progress: Progress
+    ) -> None:
+        self.limits = limits
+        self.n_threads = n_threads or usable_threads()
+        if self.n_threads < 1:
+            raise UsageError("--threads must be at least 1")
+        self._program = program
+        self._card: CardInfo | None = None
+        self._weights, self._weight_arena = self._pack(gguf, progress)
+        self.widened = tuple(w.name for w in self._weights.values() if w.widened)
+        self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx)
+        self._batch_arena = Arena(8 * HEADER_WORDS + 16 * limits.max_rows + 8 * LINE + self.n_threads * SCRATCH_BYTES)
+        self._header = self._words(8 * HEADER_WORDS, np.int64)
+        arrays = [self._words(4 * limits.max_rows, np.int32) for _ in range(4)]
+        self._tokens, self._positions, self._slots, self._outputs = arrays
+        for word, array in zip((Header.TOKENS, Header.POSITIONS, Header.SLOTS, Header.OUTPUTS), arrays, strict=True):
+            self._header[word] = array.ctypes.data
+        self._header[Header.SCRATCH] = self._batch_arena.take(self.n_threads * SCRATCH_BYTES)
+        self._header[Header.SCRATCH_BYTES] = SCRATCH_BYTES
+        lowering = Lowering(
+            program,
+            self._weights,
+            self._cache,
+            BatchAddresses(self._header.ctypes.data, self._outputs.ctypes.data),
+            Limits(limits.max_rows, limits.max_outputs, limits.n_ctx),
+        )
+        self._launches = lowering.lower()
+        self._buffer_arena = lowering.arena
+        self._steps = self._encode(self._launches, progress)
+        self._team = Team(self.n_threads, self._steps.ctypes.data, len(self._launches))
+        self._logits = self._logits_view(lowering.at(program.logits))
+        progress(LoadProgress("ready", 1.0))
+
+    # Loading
+
+    def _words(self, n_bytes: int, dtype: type) -> np.ndarray:
+        address = self._batch_arena.take(n_bytes)
+        return self._batch_arena.view(address, n_bytes).view(dtype)
+
+    def _pack(self, gguf: GGUF, progress: Progress):  # type: ignore[no-untyped-def]
+        matrices = dict.fromkeys(op.weight for op in self._program.ops if isinstance(op, MatMul | Embed))
+        vectors = dict.fromkeys(n for op in self._program.ops for n in weights_of(op) if n not in matrices)
+
+        def report(name: str, fraction: float) -> None:
+            progress(LoadProgress("packing weights", PACKING_SHARE * fraction, name))
+
+        return load_weights(gguf, matrices, vectors, self.n_threads, report)
+
+    def _encode(self, launches: tuple[Launch, ...], progress: Progress) -> np.ndarray:
+        """Step records, their kernels compiled or loaded."""
+        names = list(dict.fromkeys(launch.kernel for launch in launches))
+        loaded: list[LoadedKernel] = []
+
+        def report(kernel: LoadedKernel) -> None:
+            loaded.append(kernel)
+            slowest = max(loaded, key=lambda k: k.seconds)
+            progress(
+                LoadProgress(
+                    "compiling kernels",
+                    PACKING_SHARE + (1 - PACKING_SHARE) * len(loaded) / len(names),
+                    kernel.name.partition(":")[2],
+                    kernels_total=len(names),
+                    kernels_compiled=sum(not k.cached for k in loaded),
+                    kernels_cached=sum(k.cached for k in loaded),
+                    slowest_kernel=slowest.name.partition(":")[2] if slowest.seconds else "",
+                    slowest_kernel_s=slowest.seconds,
+                )
+            )
+
+        addresses = load_kernels(names, report)
+        records = (encode_record(addresses[x.kernel], WAIT_FLAG * x.waits, x.arguments) for x in launches)
+        steps = np.frombuffer(b"".join(records), np.int64).copy()
+        assert steps.size == RECORD_WORDS * len(launches)
+        return steps
+
+    def _logits_view(self, address: int) -> FloatArray:
+        stride = float_stride(self._program.n_vocab)
+        rows = self._buffer_arena.view(address, self.limits.max_outputs * stride).view(np.float32)
+        return rows.reshape(self.limits.max_outputs, stride // 4)[:, : self._program.n_vocab]
+
+    # Running
+
+    def run(self, batch: Batch) -> FloatArray:
+        """One pass; see `Backend.run`."""
+        n_rows, n_outputs = len(batch.tokens), len(batch.outputs)
+        if not 0 < n_rows <= self.limits.max_rows or n_outputs > self.limits.max_outputs:
+            raise ValueError(f"a batch of {n_rows} rows with {n_outputs} outputs does not fit {self.limits}")
+        self._tokens[:n_rows] = batch.tokens
+        self._positions[:n_rows] = batch.positions
+        self._slots[:n_rows] = batch.slots
+        self._outputs[:n_outputs] = batch.outputs
+        if int(self._tokens[:n_rows].max()) >= self._program.n_vocab or int(self._tokens[:n_rows].min()) < 0:
+            raise ValueError("a token of the batch is not in the vocabulary")
+        if (
+            int(self._positions[:n_rows].max()) >= self.limits.n_ctx
+            or int(self._slots[:n_rows].max()) >= self.limits.n_slots
+        ):
+            raise ValueError("a row of the batch lies outside the cache")
+        self._header[Header.N_ROWS] = n_rows
+        self._header[Header.N_OUTPUTS] = n_outputs
+        self._header[Header.PASS] = (int(self._header[Header.PASS]) + 1) & 0x3FFFFFFF
+        self._team.run()
+        return self._logits[:n_outputs]
+
+    def copy_rows(self, source: int, target: int, n_rows: int) -> None:
+        """See `Backend.copy_rows`."""
+        self._cache.copy(source, target, n_rows)
+
+    def save(self, slot: int, n_rows: int) -> bytes:
+        """See `Backend.save`."""
+        return self._cache.save(slot, n_rows)
+
+    def restore(self, slot: int, n_rows: int, data: bytes) -> None:
+        """See `Backend.restore`."""
+        self._cache.restore(slot, n_rows, data)
+
+    def release(self, slot: int) -> None:
+        """See `Backend.release`."""
+        self._cache.release(slot)
+
+    def describe(self) -> CardInfo:
+        """See `Backend.describe`."""
+        if self._card is None:
+            self._card = CardInfo(processor_name(), "cpu", CPU.name, self.n_threads)
+        return self._card
+
+    def memory(self) -> dict[str, int]:
+        """See `Backend.memory`."""
+        return {
+            "weights": self._weight_arena.n_bytes,
+            "cache": self._cache.n_bytes,
+            "scratch": self._buffer_arena.n_bytes + self._batch_arena.n_bytes,
+        }
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self._team.close()

@@ -1,0 +1,214 @@
+"""Compiles kernels with Numba, keeps their object code, and loads it again without Numba.
+
+A kernel is a Python function whose annotated parameters (`Int`, `Float`) are read from a step record, followed by
+`thread` and `n_threads`. Compiled, it is a C function `void (int64 step, int64 thread, int64 n_threads)`, so the team's
+loop calls any of them through the address that stands in the record.
+
+The object code is kept under the user's cache directory (`PHOBOS_KERNEL_CACHE_DIR`; empty turns it off) in a folder
+whose name is a hash of everything it depends on: the sources of `kernels/cpu`, the versions of Numba and llvmlite, the
+Python version and the processor. A warm start reads those files and never imports Numba.
+
+Step record: 24 words of 8 bytes: the function's address, the flags, then up to 22 arguments (a float as the bits of a
+float32).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import importlib.metadata
+import inspect
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from phobos.kernels.cpu.features import target
+from phobos.kernels.cpu.layout import FIRST_ARGUMENT, RECORD_WORDS
+
+Int = int
+Float = float
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's source: `parameters` are those read from the record, in order."""
+
+    function: Callable[..., None]
+    parameters: tuple[type, ...]
+
+    @property
+    def name(self) -> str:
+        """Module and function, as `load_kernels` takes it."""
+        return f"{self.function.__module__.rpartition('.')[2]}:{self.function.__name__}"
+
+
+def kernel(function: Callable[..., None]) -> Kernel:
+    """Declare a kernel; it is compiled when first loaded."""
+    hints = inspect.get_annotations(function, eval_str=True)
+    names = list(inspect.signature(function).parameters)
+    if names[-2:] != ["thread", "n_threads"] or len(names) - 2 > RECORD_WORDS - FIRST_ARGUMENT:
+        raise TypeError(f"{function.__name__} is not a kernel: it must end in (thread, n_threads)")
+    return Kernel(function, tuple(hints[name] for name in names[:-2]))
+
+
+def encode_record(address: int, flags: int, arguments: Iterable[int | float]) -> bytes:
+    """A step record."""
+    words = [struct.pack("<qq", address, flags)]
+    words += [struct.pack("<fi", a, 0) if isinstance(a, float) else struct.pack("<q", a) for a in arguments]
+    return b"".join(words).ljust(8 * RECORD_WORDS, b"\0")
+
+
+# Object code
+
+
+def _compile(declared: Kernel) -> bytes:
+    """Object code of a kernel's C entry, which is named `entry`."""
+    import numba
+    from numba import cfunc, njit, types
+
+    from phobos.kernels.cpu.entry import make_argument_loader
+
+    numba.config.CPU_NAME, numba.config.CPU_FEATURES = target()
+    body = njit(error_model="numpy", no_cpython_wrapper=True)(declared.function)
+    load_arguments = make_argument_loader(declared.parameters)
+
+    def entry(step, thread, n_threads):  # type: ignore[no-untyped-def]
+        body(*load_arguments(step), thread, n_threads)
+
+    compiled = cfunc(types.void(types.int64, types.int64, types.int64), error_model="numpy")(entry)
+    module = llvm.parse_assembly(compiled.inspect_llvm())
+    module.get_function(compiled.native_name).name = "entry"
+    return _target_machine().emit_object(module)  # type: ignore[no-any-return]
+
+
+@cache
+def _target_machine() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    cpu, features = target()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc="default", codemodel="jitdefault", jit=True
+    )
+
+
+_engines: list[Any] = []  # loaded code lives as long as the process
+
+
+def _load(object_code: bytes) -> int:
+    """Address of `entry` in object code."""
+    _target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine_for_engine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
+    engine.finalize_object()
+    _engines.append(engine)
+    return int(engine.get_function_address("entry"))
+
+
+def _target_machine_for_engine() -> Any:
+    """An engine owns its target machine, so each needs one."""
+    cpu, features = target()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc="default", codemodel="jitdefault", jit=True
+    )
+
+
+# The cache
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Where object code is kept, or None where the cache is off or the folder cannot be made."""
+    named = os.environ.get("PHOBOS_KERNEL_CACHE_DIR")
+    if named == "":
+        return None
+    if named:
+        root = Path(named)
+    else:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phobos" / "kernels"
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    for part in (*map(importlib.metadata.version, ("numba", "llvmlite")), sys.version, *target()):
+        digest.update(part.encode() + b"\0")
+    folder = root / digest.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """What loading one kernel took: `seconds` of compiling, 0 when it came from the cache."""
+
+    name: str
+    address: int
+    cached: bool
+    seconds: float
+
+
+_loaded: dict[str, LoadedKernel] = {}
+
+
+def load_kernels(
+    names: Iterable[str], report: Callable[[LoadedKernel], None] = lambda loaded: None
+) -> Mapping[str, int]:
+    """Addresses of kernels named "module:function", compiled where the cache has no code for them."""
+    addresses = {}
+    for name in dict.fromkeys(names):
+        if name not in _loaded:
+            _loaded[name] = _load_one(name)
+        report(_loaded[name])
+        addresses[name] = _loaded[name].address
+    return addresses
+
+
+def _load_one(name: str) -> LoadedKernel:
+    folder = cache_folder()
+    path = folder / (name.replace(":", ".") + ".o") if folder else None
+    if path and path.exists():
+        return LoadedKernel(name, _load(path.read_bytes()), True, 0.0)
+    started = time.perf_counter()
+    object_code = _compile(find_kernel(name))
+    if path:
+        _write_whole(path, object_code)
+    return LoadedKernel(name, _load(object_code), False, time.perf_counter() - started)
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Two processes may compile the same kernel: each writes aside, the last rename wins. A full disk is no error."""
+    aside = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        aside.write_bytes(data)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+
+
+def find_kernel(name: str) -> Kernel:
+    """The declared kernel "module:function"."""
+    module_name, _, function_name = name.partition(":")
+    found = getattr(importlib.import_module(f"phobos.kernels.cpu.{module_name}"), function_name)
+    if not isinstance(found, Kernel):
+        raise TypeError(f"{name} is not a kernel")
+    return found
+
+
+ENTRY_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+def call_kernel(name: str, *arguments: int | float, thread: int = 0, n_threads: int = 1) -> None:
+    """Run one kernel by itself, as tests do; the GIL is released while it runs."""
+    address = load_kernels([name])[name]
+    record = ctypes.create_string_buffer(encode_record(address, 0, arguments), 8 * RECORD_WORDS)
+    ENTRY_TYPE(address)(ctypes.addressof(record), thread, n_threads)

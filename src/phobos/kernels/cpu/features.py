@@ -1,0 +1,153 @@
+"""Which processor the kernels are compiled for, and the one instruction that depends on it.
+
+`CPU` is made once, at import. `PHOBOS_CPU_PATH` forces a narrower path than the host's: `avx512vnni`, `avxvnni`,
+`avx2`, `portable`. All paths give the same integers; across paths floats may differ in the last bits of a sum of
+products only where a processor has no fused multiply-add, so none does: `fma` is fused everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from phobos.errors import UsageError
+
+_I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_V16I32 = ir.VectorType(_I32, 16)
+_V64I8 = ir.VectorType(_I8, 64)
+
+
+def _call(builder: Any, name: str, result: ir.Type, *args: Any) -> Any:
+    function_type = ir.FunctionType(result, [a.type for a in args])
+    module = builder.module
+    function = module.globals.get(name) or ir.Function(module, function_type, name)
+    return builder.call(function, args)
+
+
+def _slice(builder: Any, value: Any, start: int, count: int) -> Any:
+    mask = ir.Constant(ir.VectorType(_I32, count), list(range(start, start + count)))
+    return builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
+
+
+def _join(builder: Any, low: Any, high: Any) -> Any:
+    mask = ir.Constant(ir.VectorType(_I32, 2 * low.type.count), list(range(2 * low.type.count)))
+    return builder.shuffle_vector(low, high, mask)
+
+
+def _dot4_avx512(builder: Any, acc: Any, unsigned: Any, signed: Any) -> Any:
+    return _call(
+        builder,
+        "llvm.x86.avx512.vpdpbusd.512",
+        _V16I32,
+        acc,
+        builder.bitcast(unsigned, _V16I32),
+        builder.bitcast(signed, _V16I32),
+    )
+
+
+def _dot4_avxvnni(builder: Any, acc: Any, unsigned: Any, signed: Any) -> Any:
+    """Two 256-bit halves of the same instruction."""
+    u, s = builder.bitcast(unsigned, _V16I32), builder.bitcast(signed, _V16I32)
+    parts = [
+        _call(
+            builder,
+            "llvm.x86.avx512.vpdpbusd.256",
+            ir.VectorType(_I32, 8),
+            *(_slice(builder, v, start, 8) for v in (acc, u, s)),
+        )
+        for start in (0, 8)
+    ]
+    return _join(builder, *parts)
+
+
+def _dot4_words(builder: Any, acc: Any, unsigned: Any, signed: Any) -> Any:
+    """Even and odd bytes apart as 16-bit words, multiplied pairwise and added by `pmaddwd` (plain IR elsewhere).
+
+    `pmaddubsw` would saturate for codes over 127, so it is not used.
+    """
+    v32i16 = ir.VectorType(_I16, 32)
+    eight = ir.Constant(v32i16, [8] * 32)
+    u, s = builder.bitcast(unsigned, v32i16), builder.bitcast(signed, v32i16)
+    total = acc
+    for u_words, s_words in (
+        (builder.and_(u, ir.Constant(v32i16, [255] * 32)), builder.ashr(builder.shl(s, eight), eight)),
+        (builder.lshr(u, eight), builder.ashr(s, eight)),
+    ):
+        products = builder.mul(
+            builder.sext(u_words, ir.VectorType(_I32, 32)), builder.sext(s_words, ir.VectorType(_I32, 32))
+        )
+        undefined = ir.Constant(products.type, ir.Undefined)
+        even, odd = (
+            builder.shuffle_vector(products, undefined, ir.Constant(_V16I32, list(range(start, 32, 2))))
+            for start in (0, 1)
+        )
+        total = builder.add(total, builder.add(even, odd))
+    return total
+
+
+@dataclass(frozen=True)
+class InstructionPath:
+    """A way to compile kernels: the LLVM target it is for and how `dot4` is said in it."""
+
+    name: str
+    needs: frozenset[str]
+    llvm_cpu: str | None  # None: the host itself
+    llvm_features: str | None
+    emit_dot4: Callable[[Any, Any, Any, Any], Any]
+    has_f16c: bool
+
+
+_AVX2 = frozenset({"avx2", "fma", "f16c"})
+PATHS = (
+    InstructionPath(
+        "avx512vnni",
+        _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"},
+        None,
+        None,
+        _dot4_avx512,
+        True,
+    ),
+    InstructionPath(
+        "avxvnni", _AVX2 | {"avxvnni"}, "haswell", "+avx2,+fma,+f16c,+avxvnni,+bmi,+bmi2", _dot4_avxvnni, True
+    ),
+    InstructionPath("avx2", _AVX2, "haswell", "+avx2,+fma,+f16c,+bmi,+bmi2", _dot4_words, True),
+    InstructionPath("portable", frozenset(), "generic", "", _dot4_words, False),
+)
+
+
+def choose_path(forced: str | None, features: frozenset[str], machine: str) -> InstructionPath:
+    """The forced path, else the widest the host can run."""
+    if forced:
+        for path in PATHS:
+            if path.name == forced:
+                missing = path.needs - features
+                if missing:
+                    raise UsageError(
+                        f"PHOBOS_CPU_PATH={forced} needs {', '.join(sorted(missing))}, which this processor lacks"
+                    )
+                return path
+        raise UsageError(f"PHOBOS_CPU_PATH={forced} is unknown: use one of {', '.join(p.name for p in PATHS)}")
+    if machine not in ("x86_64", "AMD64"):
+        return InstructionPath("portable", frozenset(), None, None, _dot4_words, True)
+    return next(path for path in PATHS if path.needs <= features)
+
+
+def host_features() -> frozenset[str]:
+    """LLVM's names of what the host processor can do."""
+    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+CPU = choose_path(os.environ.get("PHOBOS_CPU_PATH"), host_features(), platform.machine())
+
+
+def target() -> tuple[str, str]:
+    """LLVM's processor name and feature string for `CPU`."""
+    if CPU.llvm_cpu is None:
+        return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return CPU.llvm_cpu, CPU.llvm_features or ""

@@ -1,0 +1,296 @@
+"""Lowers a program to launches: which kernel, with which arguments, after which barrier.
+
+The only place that knows both ops and kernels. Products with quantized weights take their activations quantized: the
+quantized copy is made once for each value, and fused into the op that makes the value where nothing else reads its
+floats. Barriers are placed where a launch touches what an unfinished one writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from phobos.kernels.cpu.cache import SlotCache
+from phobos.kernels.cpu.layout import (
+    BLOCK,
+    LINE,
+    SPAN,
+    SPLIT_ROWS,
+    Header,
+    float_stride,
+    quantized_stride,
+    round_up,
+)
+from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.weights import Weight, is_quantized
+from phobos.program.steps import (
+    Attention,
+    Buffer,
+    Embed,
+    Glu,
+    MatMul,
+    Op,
+    Program,
+    RmsNorm,
+    RopeTable,
+    RotateStore,
+    SoftCap,
+    reads_of,
+    writes_of,
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel of a pass. `reads` and `writes` name what it touches; `op` is what it is (part of) the doing of."""
+
+    kernel: str
+    arguments: tuple[int | float, ...]
+    reads: frozenset[str]
+    writes: frozenset[str]
+    op: Op
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class BatchAddresses:
+    """Where the batch header lies, and the int32 row numbers of the wanted outputs."""
+
+    header: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Rows a pass can hold, and positions a slot can."""
+
+    max_rows: int
+    max_outputs: int
+    n_ctx: int
+
+
+class Lowering:
+    """Assigns addresses and emits launches; used once for each load."""
+
+    def __init__(
+        self, program: Program, weights: Mapping[str, Weight], cache: SlotCache, batch: BatchAddresses, limits: Limits
+    ) -> None:
+        self._program = program
+        self._weights = weights
+        self._cache = cache
+        self._header = batch.header
+        self._outputs = batch.outputs
+        self._limits = limits
+        self._launches: list[Launch] = []
+        self._quantized: set[str] = set()  # buffers whose quantized copy is fresh
+        self._n_spans = round_up(limits.n_ctx, SPAN) // SPAN
+        self._float_readers = self._find_float_readers()
+        sizes = self._sizes()
+        self.arena = Arena(sum(round_up(n, LINE) for n in sizes.values()) + LINE * (4 * len(program.ops) + 4))
+        self._addresses = {name: self.arena.take(n) for name, n in sizes.items()}
+
+    # Addresses
+
+    def _rows(self, buffer: Buffer) -> int:
+        return self._limits.max_outputs if buffer.per_output else self._limits.max_rows
+
+    def _sizes(self) -> dict[str, int]:
+        sizes = {b.name: self._rows(b) * float_stride(b.width) for b in self._program.buffers}
+        for op in self._program.ops:
+            if isinstance(op, MatMul) and self._takes_codes(op):
+                sizes[op.x.name + ".q8"] = self._rows(op.x) * quantized_stride(op.x.width)
+            if isinstance(op, Attention):
+                state = 128 + 4 * op.layer.v_dim
+                sizes["parts"] = max(sizes.get("parts", 0), SPLIT_ROWS * op.n_heads * self._n_spans * state)
+            if isinstance(op, RopeTable):
+                sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
+        return sizes
+
+    def at(self, buffer: Buffer) -> int:
+        """Address of a buffer's first row."""
+        return self._addresses[buffer.name]
+
+    def _count_at(self, buffer: Buffer) -> int:
+        """Address of the number of rows a buffer has in this pass."""
+        return self._header + 8 * (Header.N_OUTPUTS if buffer.per_output else Header.N_ROWS)
+
+    def _weight_at(self, name: str | None) -> int:
+        return self._weights[name].address if name is not None else 0
+
+    def _work(self) -> int:
+        """A fresh counter of work items."""
+        return self.arena.take(8)
+
+    # Quantized activations
+
+    def _takes_codes(self, op: MatMul) -> bool:
+        kind = self._weights[op.weight].kind
+        return kind is not None and is_quantized(kind)
+
+    def _find_float_readers(self) -> set[str]:
+        """Buffers whose floats some op needs."""
+        names: set[str] = {self._program.logits.name}
+        for op in self._program.ops:
+            reads = reads_of(op)
+            if isinstance(op, MatMul) and self._takes_codes(op):
+                reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
+            names |= reads
+        return names
+
+    def _emit(
+        self, kernel: str, arguments: tuple[int | float, ...], op: Op, *, reads: frozenset[str], writes: frozenset[str]
+    ) -> None:
+        self._launches.append(Launch(kernel, arguments, reads, writes, op))
+        self._quantized -= writes
+
+    def _emit_producer(self, kernel: str, op: RmsNorm | Glu, arguments: tuple[int | float, ...]) -> None:
+        """Emit an op that has a fused twin: quantizing where only codes are read, else plain."""
+        out = op.out
+        if out.name in self._float_readers or out.width % BLOCK or out.name + ".q8" not in self._addresses:
+            self._emit(kernel, (self.at(out), *arguments), op, reads=reads_of(op), writes=writes_of(op))
+            return
+        target = out.name + ".q8"
+        self._emit(
+            f"{kernel}_quantize",
+            (self._addresses[target], *arguments),
+            op,
+            reads=reads_of(op),
+            writes=frozenset({target}),
+        )
+        self._quantized.add(out.name)
+
+    def _codes_of(self, x: Buffer, op: Op) -> int:
+        """Address of the quantized copy of `x`, made now if it is not fresh."""
+        target = x.name + ".q8"
+        if x.name not in self._quantized:
+            arguments = (self._addresses[target], self.at(x), self._count_at(x), x.width)
+            self._emit("norm:quantize", arguments, op, reads=frozenset({x.name}), writes=frozenset({target}))
+            self._quantized.add(x.name)
+        return self._addresses[target]
+
+    # Ops
+
+    def lower(self) -> tuple[Launch, ...]:
+        """All launches of a pass, barriers placed."""
+        for op in self._program.ops:
+            match op:
+                case Embed():
+                    self._embed(op)
+                case RopeTable():
+                    self._rope_table(op)
+                case RmsNorm():
+                    self._rms_norm(op)
+                case MatMul():
+                    self._matmul(op)
+                case RotateStore():
+                    self._rotate_store(op)
+                case Attention():
+                    self._attention(op)
+                case Glu():
+                    arguments = (self.at(op.gate), self.at(op.up), self._count_at(op.out), op.out.width)
+                    self._emit_producer(f"pointwise:glu_{op.activation}", op, arguments)
+                case SoftCap():
+                    arguments = (self.at(op.x), self._count_at(op.x), op.x.width, float(op.cap))
+                    self._emit("pointwise:soft_cap", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        return place_barriers(self._launches)
+
+    def _embed(self, op: Embed) -> None:
+        weight = self._weights[op.weight]
+        assert weight.kind is not None
+        arguments = (
+            self.at(op.out),
+            weight.address,
+            self._header,
+            self._count_at(op.out),
+            op.out.width,
+            float(op.scale),
+        )
+        self._emit(f"pointwise:embed_{weight.kind.name}", arguments, op, reads=reads_of(op), writes=writes_of(op))
+
+    def _rope_table(self, op: RopeTable) -> None:
+        """A frequency is kept as two float32 whose sum is the float64."""
+        exact = np.array(op.frequencies, np.float64)
+        high = exact.astype(np.float32)
+        pairs = np.stack([high, (exact - high).astype(np.float32)], axis=1)
+        address = self._addresses[f"{op.out.name}.frequencies"]
+        self.arena.view(address, pairs.nbytes)[:] = pairs.view(np.uint8).ravel()
+        arguments = (
+            self.at(op.out), address, self._header, self._count_at(op.out), len(op.frequencies), float(op.magnitude),
+        )  # fmt: skip
+        self._emit("rope:rope_table", arguments, op, reads=reads_of(op), writes=writes_of(op))
+
+    def _rms_norm(self, op: RmsNorm) -> None:
+        rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
+        head = (self.at(op.x), self._weight_at(op.weight))
+        tail = (rows_of, self._count_at(op.out), op.x.width, float(op.eps))
+        if op.residual is None:
+            self._emit_norm(op, head, tail)
+        else:
+            arguments = (self.at(op.out), *head, self.at(op.residual), *tail)
+            self._emit("norm:rms_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
+
+    def _emit_norm(self, op: RmsNorm, head: tuple[int, int], tail: tuple[int | float, ...]) -> None:
+        if op.out.name in self._float_readers or op.out.name + ".q8" not in self._addresses:
+            arguments: tuple[int | float, ...] = (self.at(op.out), *head, 0, *tail)
+            self._emit("norm:rms_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        else:
+            self._emit_producer("norm:rms_norm", op, (*head, *tail))
+
+    def _matmul(self, op: MatMul) -> None:
+        weight = self._weights[op.weight]
+        assert weight.kind is not None
+        codes = self._takes_codes(op)
+        x = self._codes_of(op.x, op) if codes else self.at(op.x)
+        arguments = (
+            self.at(op.out), x, weight.address, self._weight_at(op.bias),
+            self.at(op.residual) if op.residual is not None else 0, self._count_at(op.out), self._header, self._work(),
+            op.out.width, op.x.width, float(op.scale),
+        )  # fmt: skip
+        reads = reads_of(op)
+        if codes:
+            residual = {op.residual.name} if op.residual is not None else set()
+            reads = frozenset({op.x.name + ".q8"} | residual)
+        self._emit(f"matmul:matmul_{weight.kind.name}", arguments, op, reads=reads, writes=writes_of(op))
+
+    def _rotate_store(self, op: RotateStore) -> None:
+        cache = self._cache.layers[op.layer.index]
+        arguments = (
+            self.at(op.q), self.at(op.k), self.at(op.v), self.at(op.table) if op.table is not None else 0, cache.keys,
+            cache.values, cache.key_slot_bytes, cache.value_slot_bytes, self._header, self._count_at(op.q), op.n_heads,
+            op.layer.n_kv_heads, op.layer.k_dim, op.layer.v_dim, op.table.width // 2 if op.table is not None else 0,
+            int(op.style == "neox"), self._weight_at(op.q_norm), self._weight_at(op.k_norm), float(op.eps),
+        )  # fmt: skip
+        self._emit("rope:rotate_store", arguments, op, reads=reads_of(op), writes=writes_of(op))
+
+    def _attention(self, op: Attention) -> None:
+        layer = op.layer
+        cache = self._cache.layers[layer.index]
+        parts = self._addresses["parts"]
+        arguments: tuple[int | float, ...] = (
+            self.at(op.out), parts, self.at(op.q), cache.keys, cache.values, cache.key_slot_bytes,
+            cache.value_slot_bytes, self._header, self._count_at(op.out), self._work(), op.n_heads, layer.n_kv_heads,
+            layer.k_dim, layer.v_dim, layer.window, self._n_spans, float(op.scale), float(op.soft_cap),
+        )  # fmt: skip
+        writes = writes_of(op) | {"parts"}
+        self._emit("attention:attention", arguments, op, reads=reads_of(op), writes=writes)
+        arguments = (
+            self.at(op.out), parts, self._header, self._count_at(op.out), op.n_heads, layer.v_dim, layer.window, self._n_spans,
+        )  # fmt: skip
+        self._emit("attention:attention_merge", arguments, op, reads=frozenset({"parts"}), writes=writes_of(op))
+
+
+def place_barriers(launches: list[Launch]) -> tuple[Launch, ...]:
+    """A launch waits where it reads what one since the last barrier wrote, or writes what one read or wrote."""
+    placed: list[Launch] = []
+    read: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+    for launch in launches:
+        waits = bool(launch.reads & written or launch.writes & (read | written))
+        if waits:
+            read, written = frozenset(), frozenset()
+        read |= launch.reads
+        written |= launch.writes
+        placed.append(replace(launch, waits=waits))
+    return tuple(placed)

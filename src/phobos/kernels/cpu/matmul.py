@@ -1,0 +1,308 @@
+"""Matrix products with packed weights: out = x @ weight.T, plus bias, times scale, plus residual.
+
+Theory. A block's dot product of codes is an exact integer, so only its float epilogue rounds:
+    acc = fma(float(dot), scale * x_scale, acc); acc = fma(minimum, x_sum, acc)
+with blocks in rising order of input. One row streams the packed weights straight through registers; several rows unpack
+`CHUNK_VALUES` inputs of two groups into the first cache and multiply tiles of rows by them. Both run the same epilogue
+in the same order, so a row has the same bits however many rows it came with. Threads take whole groups.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from phobos.gguf.quants import GGMLType
+from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cpu.formats import FORMATS, Format
+from phobos.kernels.cpu.layout import BLOCK, CHUNK_VALUES, GROUP, GROUP_TILE, ROW_TILE, Header
+from phobos.kernels.cpu.simd import (
+    F32,
+    I32,
+    dot4,
+    fma,
+    load_f32,
+    load_i64,
+    make_tile,
+    splat,
+    splat_bytes,
+    to_float,
+    vload,
+    vload_bf16,
+    vload_f16,
+    vload_u8,
+    vstore,
+    vstore_u8,
+    zeros,
+    zeros_i32,
+)
+from phobos.kernels.cpu.sync import take_work
+
+_BATCH_PASS, _BATCH_SCRATCH, _BATCH_SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
+
+
+@njit
+def _finish(out, acc, bias, residual, scale):
+    """Store 16 results: plus bias, times scale, plus residual (addresses; 0: none)."""
+    if bias != 0:
+        acc = acc + vload(bias)
+    acc = acc * splat(scale)
+    if residual != 0:
+        acc = vload(residual) + acc
+    vstore(out, acc)
+
+
+def _make_one_row(form: Format):
+    """`one_row(w, x, n_in) -> acc`: one group's dot products with one row of activations."""
+    codes, scale, minimum = form.codes, form.scale, form.minimum
+    values, record_bytes, block = form.kind.values, form.kind.record_bytes, form.kind.block
+    n_blocks, n_slices = values // block, block // 4
+    unrolled = min(n_blocks, 2)
+    sums_of = 1 if block == BLOCK else 3  # where a block's code sums start, in units of 4 * n_in / BLOCK
+
+    @njit
+    def one_row(w, x, n_in):
+        x_scale = x + n_in
+        x_sum = x + n_in + 4 * (n_in // BLOCK) * (1 if sums_of == 1 else 2)
+        acc = zeros()
+        first = 0
+        for _ in range(n_in // values):
+            for pair in range(n_blocks // unrolled):
+                for k in range(unrolled):
+                    b = pair * unrolled + k
+                    dot = zeros_i32()
+                    for j in range(n_slices):
+                        dot = dot4(dot, codes(w, b, j), splat_bytes(x + (first + b) * block + 4 * j))
+                    factor = scale(w, b) * splat(load_f32(x_scale + 4 * ((first + b) * block // BLOCK)))
+                    acc = fma(to_float(dot), factor, acc)
+                    acc = fma(minimum(w, b), splat(load_f32(x_sum + 4 * (first + b))), acc)
+            w += record_bytes
+            first += n_blocks
+        return acc
+
+    return one_row
+
+
+def _make_unpack(form: Format):
+    """`unpack(w, n_records, codes_out, scales_out)`: a group's codes as bytes, and scale and minimum of each block as
+    floats."""
+    codes, scale, minimum = form.codes, form.scale, form.minimum
+    n_blocks, n_slices, record_bytes = form.kind.values // form.kind.block, form.kind.block // 4, form.kind.record_bytes
+
+    @njit
+    def unpack(w, n_records, codes_out, scales_out):
+        for _ in range(n_records):
+            for b in range(n_blocks):
+                for j in range(n_slices):
+                    vstore_u8(codes_out, codes(w, b, j))
+                    codes_out += 64
+                vstore(scales_out, scale(w, b))
+                vstore(scales_out + 64, minimum(w, b))
+                scales_out += 128
+            w += record_bytes
+
+    return unpack
+
+
+def _make_tile_product(block: int, n_rows: int):
+    """`multiply(...)`: `n_rows` rows of activations by `GROUP_TILE` unpacked groups, added to float accumulators."""
+    n_slices = block // 4
+    new_sums, get_sum, put_sum = make_tile(F32, n_rows * GROUP_TILE)
+    new_dots, get_dot, put_dot = make_tile(I32, n_rows * GROUP_TILE)
+    group_codes, group_scales = GROUP * CHUNK_VALUES, 128 * (CHUNK_VALUES // block)
+
+    @njit
+    def multiply(codes, scales, acc, x, x_stride, x_scale, x_sum, first_block, n_blocks):
+        sums = new_sums()
+        for i in range(n_rows * GROUP_TILE):
+            put_sum(sums, i, vload(acc + 64 * i))
+        dots = new_dots()
+        for b in range(n_blocks):
+            for i in range(n_rows * GROUP_TILE):
+                put_dot(dots, i, zeros_i32())
+            for j in range(n_slices):
+                w0 = vload_u8(codes + 64 * (b * n_slices + j))
+                w1 = vload_u8(codes + group_codes + 64 * (b * n_slices + j))
+                for m in range(n_rows):
+                    value = splat_bytes(x + m * x_stride + (first_block + b) * block + 4 * j)
+                    put_dot(dots, 2 * m, dot4(get_dot(dots, 2 * m), w0, value))
+                    put_dot(dots, 2 * m + 1, dot4(get_dot(dots, 2 * m + 1), w1, value))
+            for m in range(n_rows):
+                d = splat(load_f32(x + m * x_stride + x_scale + 4 * ((first_block + b) * block // BLOCK)))
+                s = splat(load_f32(x + m * x_stride + x_sum + 4 * (first_block + b)))
+                for g in range(GROUP_TILE):
+                    at = scales + g * group_scales + 128 * b
+                    total = fma(to_float(get_dot(dots, 2 * m + g)), vload(at) * d, get_sum(sums, 2 * m + g))
+                    put_sum(sums, 2 * m + g, fma(vload(at + 64), s, total))
+        for i in range(n_rows * GROUP_TILE):
+            vstore(acc + 64 * i, get_sum(sums, i))
+
+    return multiply
+
+
+def _make_several_rows(form: Format):
+    """`several_rows(...)`: `GROUP_TILE` groups with all rows of activations."""
+    unpack = _make_unpack(form)
+    block, values, record_bytes = form.kind.block, form.kind.values, form.kind.record_bytes
+    multiply_tile = _make_tile_product(block, ROW_TILE)
+    multiply_one = _make_tile_product(block, 1)
+    codes_bytes = GROUP * CHUNK_VALUES
+    scales_bytes = 128 * (CHUNK_VALUES // block)
+
+    @njit
+    def several_rows(
+        out, out_stride, x, x_stride, w, group_bytes, n_groups, bias, residual, n_rows, n_in, scale, scratch
+    ):
+        codes = scratch
+        scales = codes + GROUP_TILE * codes_bytes
+        acc = scales + GROUP_TILE * scales_bytes
+        x_scale = n_in
+        x_sum = n_in + 4 * (n_in // BLOCK) * (1 if block == BLOCK else 2)
+        for i in range(n_rows * GROUP_TILE):
+            vstore(acc + 64 * i, zeros())
+        for start in range(0, n_in, CHUNK_VALUES):
+            n_values = min(CHUNK_VALUES, n_in - start)
+            for g in range(n_groups):
+                record = w + g * group_bytes + start // values * record_bytes
+                unpack(record, n_values // values, codes + g * codes_bytes, scales + g * scales_bytes)
+            row = 0
+            while row + ROW_TILE <= n_rows:
+                multiply_tile(
+                    codes, scales, acc + 128 * row, x + row * x_stride, x_stride, x_scale, x_sum, start // block,
+                    n_values // block,
+                )  # fmt: skip
+                row += ROW_TILE
+            while row < n_rows:
+                multiply_one(
+                    codes, scales, acc + 128 * row, x + row * x_stride, x_stride, x_scale, x_sum, start // block,
+                    n_values // block,
+                )  # fmt: skip
+                row += 1
+        for row in range(n_rows):
+            for g in range(n_groups):
+                _finish(
+                    out + row * out_stride + 64 * g,
+                    vload(acc + 128 * row + 64 * g),
+                    bias + 64 * g if bias != 0 else 0,
+                    residual + row * out_stride + 64 * g if residual != 0 else 0,
+                    scale,
+                )
+
+    return several_rows
+
+
+def _make_matmul(form: Format) -> Kernel:
+    one_row = _make_one_row(form)
+    several_rows = _make_several_rows(form)
+    values, record_bytes = form.kind.values, form.kind.record_bytes
+
+    def matmul(
+        out: Int, x: Int, weight: Int, bias: Int, residual: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int,
+        n_in: Int, scale: Float, thread, n_threads,
+    ):  # fmt: skip
+        n_rows = load_i64(n_rows_at)
+        n_groups = (n_out + GROUP - 1) // GROUP
+        group_bytes = n_in // values * record_bytes
+        out_stride = n_groups * 64
+        x_stride = (n_in + 16 * (n_in // BLOCK) + 63) // 64 * 64
+        unit = GROUP_TILE
+        if n_rows == 1:
+            unit = max(1, n_groups // (8 * n_threads))
+        scratch = load_i64(batch + _BATCH_SCRATCH) + thread * load_i64(batch + _BATCH_SCRATCH_BYTES)
+        pass_number = load_i64(batch + _BATCH_PASS)
+        while True:
+            item = take_work(work, pass_number, (n_groups + unit - 1) // unit)
+            if item < 0:
+                return
+            first = item * unit
+            last = min(first + unit, n_groups)
+            if n_rows == 1:
+                for g in range(first, last):
+                    acc = one_row(weight + g * group_bytes, x, n_in)
+                    _finish(
+                        out + 64 * g,
+                        acc,
+                        bias + 64 * g if bias != 0 else 0,
+                        residual + 64 * g if residual != 0 else 0,
+                        scale,
+                    )
+            elif n_rows > 1:
+                several_rows(
+                    out + 64 * first, out_stride, x, x_stride, weight + first * group_bytes, group_bytes, last - first,
+                    bias + 64 * first if bias != 0 else 0, residual + 64 * first if residual != 0 else 0, n_rows, n_in,
+                    scale, scratch,
+                )  # fmt: skip
+
+    matmul.__name__ = f"matmul_{form.kind.name}"
+    return kernel(matmul)
+
+
+def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
+    """Float weights with float activations: four partial sums by input index mod 4, added in a fixed order."""
+    new_sums, get_sum, put_sum = make_tile(F32, 4 * ROW_TILE)
+
+    @njit
+    def group_rows(w, x, x_stride, n_rows, n_in, acc):
+        """Up to `ROW_TILE` rows; rows past `n_rows` repeat the last one."""
+        sums = new_sums()
+        for i in range(4 * ROW_TILE):
+            put_sum(sums, i, zeros())
+        whole = n_in // 4 * 4
+        for k in range(0, whole, 4):
+            for part in range(4):
+                value = load(w + (k + part) * 16 * bytes_each)
+                for m in range(ROW_TILE):
+                    at = x + min(m, n_rows - 1) * x_stride + 4 * (k + part)
+                    i = 4 * m + part
+                    put_sum(sums, i, fma(value, splat(load_f32(at)), get_sum(sums, i)))
+        for k in range(whole, n_in):
+            value = load(w + k * 16 * bytes_each)
+            for m in range(ROW_TILE):
+                at = x + min(m, n_rows - 1) * x_stride + 4 * k
+                put_sum(sums, 4 * m, fma(value, splat(load_f32(at)), get_sum(sums, 4 * m)))
+        for m in range(ROW_TILE):
+            low = get_sum(sums, 4 * m) + get_sum(sums, 4 * m + 1)
+            high = get_sum(sums, 4 * m + 2) + get_sum(sums, 4 * m + 3)
+            vstore(acc + 64 * m, low + high)
+
+    def matmul(
+        out: Int, x: Int, weight: Int, bias: Int, residual: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int,
+        n_in: Int, scale: Float, thread, n_threads,
+    ):  # fmt: skip
+        n_rows = load_i64(n_rows_at)
+        n_groups = (n_out + GROUP - 1) // GROUP
+        out_stride = n_groups * 64
+        x_stride = (4 * n_in + 63) // 64 * 64
+        acc = load_i64(batch + _BATCH_SCRATCH) + thread * load_i64(batch + _BATCH_SCRATCH_BYTES)
+        pass_number = load_i64(batch + _BATCH_PASS)
+        while True:
+            g = take_work(work, pass_number, n_groups)
+            if g < 0:
+                return
+            for row in range(0, n_rows, ROW_TILE):
+                tile_rows = min(ROW_TILE, n_rows - row)
+                group_rows(weight + g * n_in * 16 * bytes_each, x + row * x_stride, x_stride, tile_rows, n_in, acc)
+                for m in range(tile_rows):
+                    _finish(
+                        out + (row + m) * out_stride + 64 * g,
+                        vload(acc + 64 * m),
+                        bias + 64 * g if bias != 0 else 0,
+                        residual + (row + m) * out_stride + 64 * g if residual != 0 else 0,
+                        scale,
+                    )
+
+    matmul.__name__ = f"matmul_{name}"
+    return kernel(matmul)
+
+
+matmul_q8_0 = _make_matmul(FORMATS[GGMLType.Q8_0])
+matmul_q4_0 = _make_matmul(FORMATS[GGMLType.Q4_0])
+matmul_q4_1 = _make_matmul(FORMATS[GGMLType.Q4_1])
+matmul_q5_0 = _make_matmul(FORMATS[GGMLType.Q5_0])
+matmul_q5_1 = _make_matmul(FORMATS[GGMLType.Q5_1])
+matmul_q4_k = _make_matmul(FORMATS[GGMLType.Q4_K])
+matmul_q5_k = _make_matmul(FORMATS[GGMLType.Q5_K])
+matmul_q6_k = _make_matmul(FORMATS[GGMLType.Q6_K])
+matmul_f32 = _make_float_matmul("f32", vload, 4)
+matmul_f16 = _make_float_matmul("f16", vload_f16, 2)
+matmul_bf16 = _make_float_matmul("bf16", vload_bf16, 2)

@@ -1,0 +1,45 @@
+"""Memory the kernels work in: large anonymous mappings, zero until written, on huge pages where the system has them."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import numpy.typing as npt
+
+from phobos.kernels.cpu.layout import LINE, round_up
+
+PAGE = mmap.PAGESIZE
+
+
+class Arena:
+    """A mapping that is handed out piece by piece, each on a cache line of its own. Owned by the backend."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self.n_bytes = round_up(max(n_bytes, 1), PAGE)
+        self._mapping = mmap.mmap(-1, self.n_bytes)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8)
+        self.address = int(self.bytes.ctypes.data)
+        self._used = 0
+
+    def take(self, n_bytes: int, align: int = LINE) -> int:
+        """Address of the next `n_bytes`."""
+        start = round_up(self._used, align)
+        if start + n_bytes > self.n_bytes:
+            raise MemoryError(f"an arena of {self.n_bytes} bytes has no {n_bytes} left")
+        self._used = start + n_bytes
+        return self.address + start
+
+    def view(self, address: int, n_bytes: int) -> npt.NDArray[np.uint8]:
+        """The bytes at an address."""
+        start = address - self.address
+        return self.bytes[start : start + n_bytes]
+
+    def forget(self, address: int, n_bytes: int) -> None:
+        """Give whole pages back to the system; they read as zero afterwards."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED, address - self.address, n_bytes)
+        else:
+            self.view(address, n_bytes)[:] = 0

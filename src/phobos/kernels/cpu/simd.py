@@ -1,0 +1,548 @@
+"""Vector types for kernels, and the few instructions kernels are made of.
+
+The only file, with `sync.py`, that writes LLVM IR. A value of type `F32`, `I32` or `U8` is one LLVM vector of 512 bits
+(16 floats, 16 integers, 64 bytes); LLVM splits it where registers are narrower, so kernels are written once. Memory is
+addressed by plain integers: an `addr` is a byte address.
+
+Only `dot4` and the half-float conversions depend on the processor; which form they take is chosen from `CPU` when a
+kernel is compiled. No kernel asks about the processor. Arithmetic is never reassociated or contracted, so a kernel's
+result has one bit pattern.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.extending import intrinsic, overload, register_model
+
+from phobos.kernels.cpu.features import CPU
+
+LANES = 16
+_I1, _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+_FLOAT, _HALF = ir.FloatType(), ir.HalfType()
+
+
+class Vector(types.Type):
+    """A register of `count` elements of an LLVM type."""
+
+    def __init__(self, name: str, element: ir.Type, count: int) -> None:
+        self.llvm = ir.VectorType(element, count)
+        super().__init__(name=name)
+
+
+class Tile(types.Type):
+    """`count` vectors that live in registers once the loops that index them are unrolled."""
+
+    def __init__(self, vector: Vector, count: int) -> None:
+        self.vector = vector
+        self.count = count
+        self.llvm = ir.ArrayType(vector.llvm, count)
+        super().__init__(name=f"{vector.name}x{count}")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, dmm, fe_type):
+        super().__init__(dmm, fe_type, fe_type.llvm)
+
+
+@register_model(Tile)
+class _TileModel(models.PrimitiveModel):
+    def __init__(self, dmm, fe_type):
+        super().__init__(dmm, fe_type, fe_type.llvm.as_pointer())
+
+
+F32 = Vector("F32", _FLOAT, LANES)
+I32 = Vector("I32", _I32, LANES)
+U8 = Vector("U8", _I8, 4 * LANES)
+
+_SCALARS = {
+    "f32": (types.float32, _FLOAT),
+    "i32": (types.int32, _I32),
+    "u32": (types.uint32, _I32),
+    "i64": (types.int64, _I64),
+    "u8": (types.uint8, _I8),
+    "i8": (types.int8, _I8),
+    "u16": (types.uint16, _I16),
+}
+
+
+def _pointer(builder, address, llvm_type):
+    return builder.inttoptr(address, llvm_type.as_pointer())
+
+
+def _call(builder, name, result, *args):
+    function_type = ir.FunctionType(result, [a.type for a in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
+
+
+def _filled(vector: ir.VectorType, value) -> ir.Constant:
+    return ir.Constant(vector, [value] * vector.count)
+
+
+def _broadcast(builder, scalar, vector: ir.VectorType):
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, _I32(0))
+    return builder.shuffle_vector(first, undefined, _filled(ir.VectorType(_I32, vector.count), 0))
+
+
+# Loads and stores
+
+
+def _make_load(result, llvm_type, doc):
+    @intrinsic
+    def load(typingctx, address):
+        def codegen(context, builder, signature, args):
+            return builder.load(_pointer(builder, args[0], llvm_type), align=1)
+
+        return result(types.int64), codegen
+
+    load.__doc__ = doc
+    return load
+
+
+def _make_store(value_type, llvm_type, doc):
+    @intrinsic
+    def store(typingctx, address, value):
+        def codegen(context, builder, signature, args):
+            value = context.cast(builder, args[1], signature.args[1], value_type)
+            builder.store(value, _pointer(builder, args[0], llvm_type), align=1)
+            return context.get_dummy_value()
+
+        given = value if isinstance(value, Vector) else value_type
+        return types.void(types.int64, given), codegen
+
+    store.__doc__ = doc
+    return store
+
+
+load_f32, load_i32, load_u32, load_i64, load_u8, load_i8, load_u16 = (
+    _make_load(*_SCALARS[name], f"The {name} at an address.")
+    for name in ("f32", "i32", "u32", "i64", "u8", "i8", "u16")
+)
+store_f32, store_i32, store_u32, store_i64, store_u8, store_i8, store_u16 = (
+    _make_store(*_SCALARS[name], f"Put a {name} at an address.")
+    for name in ("f32", "i32", "u32", "i64", "u8", "i8", "u16")
+)
+vload = _make_load(F32, F32.llvm, "16 floats at an address.")
+vload_i32 = _make_load(I32, I32.llvm, "16 integers at an address.")
+vload_u8 = _make_load(U8, U8.llvm, "64 bytes at an address.")
+vstore = _make_store(F32, F32.llvm, "Put 16 floats at an address.")
+vstore_i32 = _make_store(I32, I32.llvm, "Put 16 integers at an address.")
+vstore_u8 = _make_store(U8, U8.llvm, "Put 64 bytes at an address.")
+
+
+def _widen_half(builder, bits):
+    """16 halves as <16 x i16> to floats: by instruction where there is one, else by integer arithmetic (exact)."""
+    if CPU.has_f16c:
+        return builder.fpext(builder.bitcast(bits, ir.VectorType(_HALF, LANES)), F32.llvm)
+    # Place exponent and mantissa in a float, then scale by 2**112: right for subnormals too. Infinities and NaNs do
+    # not occur: weights are finite and cached keys and values are clamped when stored.
+    wide = builder.zext(bits, I32.llvm)
+    magnitude = builder.shl(builder.and_(wide, _filled(I32.llvm, 0x7FFF)), _filled(I32.llvm, 13))
+    scaled = builder.fmul(builder.bitcast(magnitude, F32.llvm), _filled(F32.llvm, 2.0**112))
+    sign = builder.shl(builder.and_(wide, _filled(I32.llvm, 0x8000)), _filled(I32.llvm, 16))
+    return builder.bitcast(builder.or_(builder.bitcast(scaled, I32.llvm), sign), F32.llvm)
+
+
+@intrinsic
+def vload_f16(typingctx, address):
+    """16 halves at an address, as floats."""
+
+    def codegen(context, builder, signature, args):
+        bits = builder.load(_pointer(builder, args[0], ir.VectorType(_I16, LANES)), align=1)
+        return _widen_half(builder, bits)
+
+    return F32(types.int64), codegen
+
+
+@intrinsic
+def vload_bf16(typingctx, address):
+    """16 bfloat16 at an address, as floats."""
+
+    def codegen(context, builder, signature, args):
+        bits = builder.load(_pointer(builder, args[0], ir.VectorType(_I16, LANES)), align=1)
+        wide = builder.shl(builder.zext(bits, I32.llvm), _filled(I32.llvm, 16))
+        return builder.bitcast(wide, F32.llvm)
+
+    return F32(types.int64), codegen
+
+
+def _make_load_bytes(extend, convert, doc):
+    @intrinsic
+    def load(typingctx, address):
+        def codegen(context, builder, signature, args):
+            raw = builder.load(_pointer(builder, args[0], ir.VectorType(_I8, LANES)), align=1)
+            return getattr(builder, convert)(getattr(builder, extend)(raw, I32.llvm), F32.llvm)
+
+        return F32(types.int64), codegen
+
+    load.__doc__ = doc
+    return load
+
+
+vload_u8_f32 = _make_load_bytes("zext", "uitofp", "16 unsigned bytes at an address, as floats.")
+vload_i8_f32 = _make_load_bytes("sext", "sitofp", "16 signed bytes at an address, as floats.")
+
+
+def _narrow_half(builder, value):
+    """16 floats, clamped to the finite halves, to <16 x i16>, rounded to nearest even."""
+    value = _call(builder, "llvm.minnum.v16f32", F32.llvm, value, _filled(F32.llvm, 65504.0))
+    value = _call(builder, "llvm.maxnum.v16f32", F32.llvm, value, _filled(F32.llvm, -65504.0))
+    halves = ir.VectorType(_I16, LANES)
+    if CPU.has_f16c:
+        return builder.bitcast(builder.fptrunc(value, ir.VectorType(_HALF, LANES)), halves)
+    bits = builder.bitcast(value, I32.llvm)
+    sign = builder.and_(builder.lshr(bits, _filled(I32.llvm, 16)), _filled(I32.llvm, 0x8000))
+    magnitude = builder.and_(bits, _filled(I32.llvm, 0x7FFFFFFF))
+    # Normal: rebias, add half an ulp (less one if even), drop 13 bits. Subnormal: adding 0.5 lets the float unit round.
+    odd = builder.and_(builder.lshr(magnitude, _filled(I32.llvm, 13)), _filled(I32.llvm, 1))
+    rebiased = builder.add(magnitude, builder.add(odd, _filled(I32.llvm, (0xFFF - (112 << 23)) & 0xFFFFFFFF)))
+    normal = builder.lshr(rebiased, _filled(I32.llvm, 13))
+    shifted = builder.fadd(builder.bitcast(magnitude, F32.llvm), _filled(F32.llvm, 0.5))
+    subnormal = builder.sub(builder.bitcast(shifted, I32.llvm), _filled(I32.llvm, 0x3F000000))
+    is_small = builder.icmp_unsigned("<", magnitude, _filled(I32.llvm, 113 << 23))
+    return builder.trunc(builder.or_(builder.select(is_small, subnormal, normal), sign), halves)
+
+
+@intrinsic
+def vstore_f16(typingctx, address, value):
+    """Put 16 floats at an address as halves; what no finite half holds is clamped to the largest."""
+
+    def codegen(context, builder, signature, args):
+        halves = _narrow_half(builder, args[1])
+        builder.store(halves, _pointer(builder, args[0], halves.type), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, F32), codegen
+
+
+@intrinsic
+def vscatter_f16(typingctx, address, stride, value):
+    """Put 16 floats as halves, `stride` bytes apart."""
+
+    def codegen(context, builder, signature, args):
+        halves = _narrow_half(builder, args[2])
+        address = args[0]
+        for lane in range(LANES):
+            builder.store(builder.extract_element(halves, _I32(lane)), _pointer(builder, address, _I16), align=2)
+            address = builder.add(address, args[1])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, F32), codegen
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Bring the line at an address nearer."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], _I8.as_pointer())
+        _call(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, _I32(0), _I32(3), _I32(1))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+# Making vectors
+
+
+@intrinsic
+def splat(typingctx, value):
+    """A float in all lanes."""
+
+    def codegen(context, builder, signature, args):
+        return _broadcast(builder, args[0], F32.llvm)
+
+    return F32(types.float32), codegen
+
+
+@intrinsic
+def splat_i32(typingctx, value):
+    """An integer in all lanes."""
+
+    def codegen(context, builder, signature, args):
+        return _broadcast(builder, args[0], I32.llvm)
+
+    return I32(types.int32), codegen
+
+
+@intrinsic
+def splat_bytes(typingctx, address):
+    """The 4 bytes at an address, 16 times."""
+
+    def codegen(context, builder, signature, args):
+        word = builder.load(_pointer(builder, args[0], _I32), align=1)
+        return builder.bitcast(_broadcast(builder, word, I32.llvm), U8.llvm)
+
+    return U8(types.int64), codegen
+
+
+@intrinsic
+def zeros(typingctx):
+    """16 float zeros."""
+    return F32(), lambda context, builder, signature, args: _filled(F32.llvm, 0.0)
+
+
+@intrinsic
+def zeros_i32(typingctx):
+    """16 integer zeros."""
+    return I32(), lambda context, builder, signature, args: _filled(I32.llvm, 0)
+
+
+@intrinsic
+def lane_numbers(typingctx):
+    """0, 1, … 15."""
+    return I32(), lambda context, builder, signature, args: ir.Constant(I32.llvm, list(range(LANES)))
+
+
+# Arithmetic
+
+
+def _make_binary(vector, emit):
+    @intrinsic
+    def binary(typingctx, a, b):
+        return vector(vector, vector), lambda context, builder, signature, args: emit(builder, args[0], args[1])
+
+    return binary
+
+
+def _overload_operator(function, a, b, implementation):
+    @overload(function)
+    def choose(x, y):
+        if x == a and y == b:
+            return lambda x, y: implementation(x, y)
+        return None
+
+
+for _operator, _name in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
+    _overload_operator(
+        _operator, F32, F32, _make_binary(F32, lambda builder, a, b, name=_name: getattr(builder, name)(a, b))
+    )
+for _operator, _name in ((operator.add, "add"), (operator.sub, "sub"), (operator.mul, "mul")):
+    _overload_operator(
+        _operator, I32, I32, _make_binary(I32, lambda builder, a, b, name=_name: getattr(builder, name)(a, b))
+    )
+_overload_operator(operator.and_, U8, U8, _make_binary(U8, lambda builder, a, b: builder.and_(a, b)))
+_overload_operator(operator.or_, U8, U8, _make_binary(U8, lambda builder, a, b: builder.or_(a, b)))
+
+maximum = _make_binary(F32, lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+minimum = _make_binary(F32, lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), a, b))
+
+
+@intrinsic
+def fma(typingctx, a, b, c):
+    """a * b + c, rounded once."""
+
+    def codegen(context, builder, signature, args):
+        return _call(builder, "llvm.fma.v16f32", F32.llvm, *args)
+
+    return F32(F32, F32, F32), codegen
+
+
+def _make_unary(name, doc):
+    @intrinsic
+    def unary(typingctx, a):
+        def codegen(context, builder, signature, args):
+            return _call(builder, f"llvm.{name}.v16f32", F32.llvm, args[0])
+
+        return F32(F32), codegen
+
+    unary.__doc__ = doc
+    return unary
+
+
+absolute = _make_unary("fabs", "Lane-wise absolute value.")
+root = _make_unary("sqrt", "Lane-wise square root.")
+
+
+@intrinsic
+def to_float(typingctx, a):
+    """Integers to floats."""
+    return F32(I32), lambda context, builder, signature, args: builder.sitofp(args[0], F32.llvm)
+
+
+@intrinsic
+def round_to_int(typingctx, a):
+    """Floats to the nearest integers, ties to even; they must fit."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fptosi(_call(builder, "llvm.rint.v16f32", F32.llvm, args[0]), I32.llvm)
+
+    return I32(F32), codegen
+
+
+@intrinsic
+def as_float(typingctx, a):
+    """The same bits, read as floats."""
+    return F32(I32), lambda context, builder, signature, args: builder.bitcast(args[0], F32.llvm)
+
+
+@intrinsic
+def shift_left(typingctx, a, n):
+    """Integers times 2**n."""
+
+    def codegen(context, builder, signature, args):
+        return builder.shl(args[0], _broadcast(builder, args[1], I32.llvm))
+
+    return I32(I32, types.int32), codegen
+
+
+@intrinsic
+def where_less(typingctx, a, b, yes, no):
+    """Lane-wise: yes where a < b (integers), else no."""
+
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.icmp_signed("<", args[0], args[1]), args[2], args[3])
+
+    return F32(I32, I32, F32, F32), codegen
+
+
+@intrinsic
+def where_below(typingctx, a, b, yes, no):
+    """Lane-wise: yes where a < b (floats), else no."""
+
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[2], args[3])
+
+    return F32(F32, F32, F32, F32), codegen
+
+
+def _fold(builder, value, combine):
+    """Halve a vector until one element is left: a fixed tree, so a fixed rounding."""
+    count = value.type.count
+    while count > 1:
+        count //= 2
+        mask = ir.VectorType(_I32, count)
+        undefined = ir.Constant(value.type, ir.Undefined)
+        low = builder.shuffle_vector(value, undefined, ir.Constant(mask, list(range(count))))
+        high = builder.shuffle_vector(value, undefined, ir.Constant(mask, list(range(count, 2 * count))))
+        value = combine(builder, low, high)
+    return builder.extract_element(value, _I32(0))
+
+
+@intrinsic
+def sum_lanes(typingctx, a):
+    """The sum of 16 floats, always added in the same tree."""
+
+    def codegen(context, builder, signature, args):
+        return _fold(builder, args[0], lambda b, x, y: b.fadd(x, y))
+
+    return types.float32(F32), codegen
+
+
+@intrinsic
+def max_lanes(typingctx, a):
+    """The largest of 16 floats."""
+
+    def codegen(context, builder, signature, args):
+        return _fold(builder, args[0], lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
+
+    return types.float32(F32), codegen
+
+
+@intrinsic
+def sum_lanes_i32(typingctx, a):
+    """The sum of 16 integers."""
+
+    def codegen(context, builder, signature, args):
+        return _fold(builder, args[0], lambda b, x, y: b.add(x, y))
+
+    return types.int32(I32), codegen
+
+
+@intrinsic
+def store_narrow_i8(typingctx, address, a):
+    """Put 16 integers at an address as bytes; they must fit."""
+
+    def codegen(context, builder, signature, args):
+        narrow = builder.trunc(args[1], ir.VectorType(_I8, LANES))
+        builder.store(narrow, _pointer(builder, args[0], narrow.type), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, I32), codegen
+
+
+# Bytes
+
+
+@intrinsic
+def low_bits(typingctx, a, mask):
+    """Every byte & mask."""
+
+    def codegen(context, builder, signature, args):
+        return builder.and_(args[0], _broadcast(builder, builder.trunc(args[1], _I8), U8.llvm))
+
+    return U8(U8, types.int64), codegen
+
+
+@intrinsic
+def shift_words_right(typingctx, a, n):
+    """Every 32-bit word >> n (cheap everywhere; mask the bytes afterwards)."""
+
+    def codegen(context, builder, signature, args):
+        words = builder.bitcast(args[0], I32.llvm)
+        count = _broadcast(builder, builder.trunc(args[1], _I32), I32.llvm)
+        return builder.bitcast(builder.lshr(words, count), U8.llvm)
+
+    return U8(U8, types.int64), codegen
+
+
+@intrinsic
+def shift_words_left(typingctx, a, n):
+    """Every 32-bit word << n (mask the bytes afterwards)."""
+
+    def codegen(context, builder, signature, args):
+        words = builder.bitcast(args[0], I32.llvm)
+        count = _broadcast(builder, builder.trunc(args[1], _I32), I32.llvm)
+        return builder.bitcast(builder.shl(words, count), U8.llvm)
+
+    return U8(U8, types.int64), codegen
+
+
+@intrinsic
+def dot4(typingctx, acc, unsigned, signed):
+    """acc[i] += sum of unsigned[4i+j] * signed[4i+j] over j in 0..3, exactly, on every processor."""
+
+    def codegen(context, builder, signature, args):
+        return CPU.emit_dot4(builder, *args)
+
+    return I32(I32, U8, U8), codegen
+
+
+# Tiles
+
+
+def make_tile(vector: Vector, count: int):
+    """(new, get, put) of a tile type; indices must be constants once loops are unrolled."""
+    tile = Tile(vector, count)
+
+    @intrinsic
+    def new(typingctx):
+        return tile(), lambda context, builder, signature, args: cgutils.alloca_once(builder, tile.llvm)
+
+    @intrinsic
+    def get(typingctx, tile_value, index):
+        def codegen(context, builder, signature, args):
+            return builder.load(builder.gep(args[0], [_I64(0), args[1]]))
+
+        return vector(tile, types.int64), codegen
+
+    @intrinsic
+    def put(typingctx, tile_value, index, value):
+        def codegen(context, builder, signature, args):
+            builder.store(args[2], builder.gep(args[0], [_I64(0), args[1]]))
+            return context.get_dummy_value()
+
+        return types.void(tile, types.int64, vector), codegen
+
+    return new, get, put

@@ -1,0 +1,74 @@
+"""The persistent team of threads that runs a step program.
+
+The caller is thread 0; the others are Python threads inside compiled code that has released the GIL. After a pass a
+worker spins for about a millisecond, as the next one usually follows; then it parks on a semaphore, so an idle engine
+uses no processor. `Team` is used by one thread, the engine's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import numpy as np
+
+from phobos.kernels.cpu.compiler import ENTRY_TYPE, encode_record, load_kernels
+from phobos.kernels.cpu.layout import CONTROL_WORDS, Control
+
+KERNELS = ("run:run_steps", "run:serve")
+
+
+class Team:
+    """`n_threads` threads, the caller included, for the step records at `steps`."""
+
+    def __init__(self, n_threads: int, steps: int, n_steps: int) -> None:
+        if not 1 <= n_threads <= CONTROL_WORDS // 8 - 8:
+            raise ValueError(f"a team of {n_threads} threads")
+        self.n_threads = n_threads
+        self._control = np.zeros(CONTROL_WORDS, np.int64)
+        self._control[Control.STEPS] = steps
+        self._control[Control.N_STEPS] = n_steps
+        addresses = load_kernels(KERNELS)
+        self._run_steps = ENTRY_TYPE(addresses["run:run_steps"])
+        self._serve = ENTRY_TYPE(addresses["run:serve"])
+        self._record = ctypes.create_string_buffer(encode_record(0, 0, [self._control.ctypes.data]))
+        self._record_address = ctypes.addressof(self._record)
+        self._parked = [False] * n_threads
+        self._wake = [threading.Semaphore(0) for _ in range(n_threads)]
+        self._closed = False
+        self._workers = [
+            threading.Thread(target=self._work, args=(i,), name=f"phobos-kernel-{i}", daemon=True)
+            for i in range(1, n_threads)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def run(self) -> None:
+        """One pass over the steps; the GIL is released while it runs."""
+        self._control[Control.PASS] += 1
+        for thread in range(1, self.n_threads):
+            if self._parked[thread]:
+                self._parked[thread] = False
+                self._wake[thread].release()
+        self._run_steps(self._record_address, 0, self.n_threads)
+
+    def _work(self, thread: int) -> None:
+        """A worker's life. It announces that it parks before it looks for a pass once more, and `run` announces the
+        pass before it looks for parked workers, so no pass is missed; a release too many only costs one more look."""
+        seen_at = Control.SEEN + 8 * thread
+        while not self._closed:
+            self._serve(self._record_address, thread, self.n_threads)
+            seen = int(self._control[seen_at])
+            self._parked[thread] = True
+            if int(self._control[Control.PASS]) == seen and not self._closed:
+                self._wake[thread].acquire()
+            self._parked[thread] = False
+
+    def close(self) -> None:
+        """Stop the workers; twice is fine."""
+        self._closed = True
+        for semaphore in self._wake:
+            semaphore.release()
+        for worker in self._workers:
+            worker.join()
+        self._workers.clear()

@@ -1,0 +1,107 @@
+"""Weights in memory: matrices packed by type, vectors as float32.
+
+Every tensor is read once from the file's mapping and packed by compiled code, all threads at work, into one arena. A
+type without a packed form is widened to halves, which the load reports.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from phobos.gguf.quants import TABLE, GGMLType
+from phobos.gguf.reader import GGUF
+from phobos.kernels.cpu.compiler import ENTRY_TYPE, encode_record, load_kernels
+from phobos.kernels.cpu.layout import BLOCK, GROUP, LINE, PACKED, PackedType, packed_bytes, round_up
+from phobos.kernels.cpu.memory import Arena
+
+SLICE_BYTES = 32 << 20  # packed at a time, so that progress is seen and a cancelled load stops soon
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor in memory. `kind` is None for a float32 vector."""
+
+    name: str
+    address: int
+    n_bytes: int
+    kind: PackedType | None
+    widened: bool = False
+
+
+def choose_kind(gguf: GGUF, name: str) -> tuple[PackedType, bool]:
+    """The packed type of a matrix, and whether it had to be widened."""
+    info = gguf.tensors[name]
+    if info.type in PACKED and info.shape[-1] % PACKED[info.type].values == 0:
+        return PACKED[info.type], False
+    return PACKED[GGMLType.F16], True
+
+
+def load_weights(
+    gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str], n_threads: int, report: Callable[[str, float], None]
+) -> tuple[Mapping[str, Weight], Arena]:
+    """Pack `matrices` and widen `vectors`; `report(tensor, fraction)` is called as bytes are done."""
+    kinds = {name: choose_kind(gguf, name) for name in matrices}
+    sizes = {name: packed_bytes(kind, *_matrix_shape(gguf, name)) for name, (kind, _) in kinds.items()}
+    lengths = {name: round_up(4 * int(np.prod(gguf.tensors[name].shape)), LINE) for name in vectors}
+    arena = Arena(sum(round_up(n, LINE) for n in (*sizes.values(), *lengths.values())))
+    weights: dict[str, Weight] = {}
+    for name, length in lengths.items():
+        values = TABLE[gguf.tensors[name].type].dequantize(gguf.data(name)).astype(np.float32).ravel()
+        address = arena.take(length)
+        arena.view(address, values.nbytes)[:] = values.view(np.uint8)
+        weights[name] = Weight(name, address, length, None)
+    packers = load_kernels(f"pack:pack_{kind.name}" for kind, _ in kinds.values())
+    total, done = max(1, sum(sizes.values())), 0
+    for name, (kind, widened) in kinds.items():
+        address = arena.take(sizes[name])
+        source = _widen(gguf, name) if widened else gguf.data(name)
+        for fraction in _pack(
+            packers[f"pack:pack_{kind.name}"], address, source, kind, _matrix_shape(gguf, name), n_threads
+        ):
+            report(name, (done + fraction * sizes[name]) / total)
+        done += sizes[name]
+        weights[name] = Weight(name, address, sizes[name], kind, widened)
+    return weights, arena
+
+
+def _matrix_shape(gguf: GGUF, name: str) -> tuple[int, int]:
+    shape = gguf.tensors[name].shape
+    return int(np.prod(shape[:-1])), int(shape[-1])
+
+
+def _widen(gguf: GGUF, name: str) -> np.ndarray:
+    values = TABLE[gguf.tensors[name].type].dequantize(gguf.data(name))
+    return np.clip(values, -65504, 65504).astype(np.float16).view(np.uint8).ravel()
+
+
+def _pack(  # type: ignore[no-untyped-def]
+    function: int, address: int, source: np.ndarray, kind: PackedType, shape: tuple[int, int], n_threads: int
+):
+    """Pack slice by slice; yields the fraction done."""
+    n_out, n_in = shape
+    n_groups = round_up(n_out, GROUP) // GROUP
+    n_records = n_in // kind.values
+    step = max(n_threads, SLICE_BYTES // max(1, n_records * kind.record_bytes))
+    for first in range(0, n_groups, step):
+        last = min(first + step, n_groups)
+        arguments = (address, source.ctypes.data, first, last, n_out, n_records)
+        record = np.frombuffer(encode_record(function, 0, arguments), np.uint8).copy()
+        share = [
+            threading.Thread(target=ENTRY_TYPE(function), args=(record.ctypes.data, thread, n_threads))
+            for thread in range(1, n_threads)
+        ]
+        for worker in share:
+            worker.start()
+        ENTRY_TYPE(function)(record.ctypes.data, 0, n_threads)
+        for worker in share:
+            worker.join()
+        yield last / n_groups
+
+
+def is_quantized(kind: PackedType) -> bool:
+    """Whether products with this type take quantized activations."""
+    return kind.block >= BLOCK // 2

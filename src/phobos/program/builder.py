@@ -1,0 +1,138 @@
+"""Builds a checked `Program`: shapes and tensor names are verified as each op is added.
+
+A `ProgramBuilder` is used by one `archs/*.py` at a time and owns the list it grows. A missing tensor or a wrong shape
+is an `UnsupportedModelError` that names it.
+"""
+
+from __future__ import annotations
+
+from phobos.errors import UnsupportedModelError
+from phobos.gguf.reader import GGUF
+from phobos.program.steps import (
+    Activation,
+    Buffer,
+    CacheLayer,
+    Embed,
+    Glu,
+    MatMul,
+    Op,
+    Program,
+    RmsNorm,
+    RopeTable,
+    RotateStore,
+    SoftCap,
+)
+
+
+class ProgramBuilder:
+    """Grows a program op by op. `gguf` gives tensor shapes and types; nothing of the weights is read."""
+
+    def __init__(self, gguf: GGUF) -> None:
+        self.gguf = gguf
+        self._ops: list[Op] = []
+        self._buffers: dict[str, Buffer] = {}
+        self._layers: list[CacheLayer] = []
+
+    # Buffers, weights and cache layers
+
+    def buffer(self, name: str, width: int, *, per_output: bool = False) -> Buffer:
+        """The buffer of that name, made at first use; a second use must agree."""
+        wanted = Buffer(name, width, per_output)
+        have = self._buffers.setdefault(name, wanted)
+        if have != wanted:
+            raise ValueError(f"buffer {name} is {have}, not {wanted}")
+        return have
+
+    def has(self, name: str) -> bool:
+        """Whether the file holds a tensor of that name."""
+        return name in self.gguf.tensors
+
+    def weight(self, name: str, *shape: int) -> str:
+        """The name, once the file is known to hold it with that shape."""
+        info = self.gguf.tensors.get(name)
+        if info is None:
+            raise UnsupportedModelError(
+                f"the file has no tensor {name}, which the {self.gguf.architecture} architecture needs: "
+                "the file is incomplete or of a variant Phobos does not know"
+            )
+        if tuple(info.shape) != shape:
+            raise UnsupportedModelError(
+                f"tensor {name} has shape {tuple(info.shape)} where {shape} is expected: "
+                f"this variant of {self.gguf.architecture} is not supported"
+            )
+        return name
+
+    def optional(self, name: str, *shape: int) -> str | None:
+        """Like `weight`, but None where the file has no such tensor."""
+        return self.weight(name, *shape) if self.has(name) else None
+
+    def cache_layer(self, n_kv_heads: int, k_dim: int, v_dim: int, window: int = 0) -> CacheLayer:
+        """One more layer in the cache."""
+        layer = CacheLayer(len(self._layers), n_kv_heads, k_dim, v_dim, window)
+        self._layers.append(layer)
+        return layer
+
+    # Ops
+
+    def add(self, op: Op) -> None:
+        """Append an op."""
+        self._ops.append(op)
+
+    def embed(self, out: str, weight: str, n_vocab: int, width: int, scale: float = 1.0) -> Buffer:
+        """out = the rows of the embedding matrix [n_vocab, width] for the batch's tokens, times scale."""
+        buffer = self.buffer(out, width)
+        self.add(Embed(buffer, self.weight(weight, n_vocab, width), scale))
+        return buffer
+
+    def rope_table(self, out: str, frequencies: tuple[float, ...], magnitude: float = 1.0) -> Buffer:
+        """Cosines and sines of every row's position."""
+        buffer = self.buffer(out, 2 * len(frequencies))
+        self.add(RopeTable(buffer, frequencies, magnitude))
+        return buffer
+
+    def norm(
+        self, out: str, x: Buffer, weight: str, eps: float, *, residual: Buffer | None = None, outputs: bool = False
+    ) -> Buffer:
+        """RMS norm; `outputs` keeps only the rows whose logits are wanted."""
+        buffer = self.buffer(out, x.width, per_output=outputs or x.per_output)
+        self.add(RmsNorm(buffer, x, self.weight(weight, x.width), eps, residual))
+        return buffer
+
+    def matmul(
+        self,
+        out: str,
+        x: Buffer,
+        weight: str,
+        n_out: int,
+        *,
+        bias: str | None = None,
+        residual: Buffer | None = None,
+        scale: float = 1.0,
+    ) -> Buffer:
+        """out = x @ weight.T (+ bias) (* scale) (+ residual)."""
+        buffer = self.buffer(out, n_out, per_output=x.per_output)
+        name = self.weight(weight, n_out, x.width)
+        bias_name = self.weight(bias, n_out) if bias is not None else None
+        self.add(MatMul(buffer, x, name, bias_name, residual, scale))
+        return buffer
+
+    def glu(self, out: str, gate: Buffer, up: Buffer, activation: Activation) -> Buffer:
+        """out = activation(gate) * up."""
+        buffer = self.buffer(out, gate.width, per_output=gate.per_output)
+        self.add(Glu(buffer, gate, up, activation))
+        return buffer
+
+    # The end
+
+    def finish(self, logits: Buffer, n_ctx_train: int, *, soft_cap: float = 0.0) -> Program:
+        """The program."""
+        if soft_cap > 0:
+            self.add(SoftCap(logits, soft_cap))
+        return Program(
+            ops=tuple(self._ops),
+            buffers=tuple(self._buffers.values()),
+            layers=tuple(self._layers),
+            logits=logits,
+            n_vocab=logits.width,
+            n_ctx_train=n_ctx_train,
+        )
