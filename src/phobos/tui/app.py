@@ -1,0 +1,203 @@
+"""The Textual application: takes five snapshots a second, hands moments to the screens, and owns the keys.
+
+It runs on the main thread and only reads. Whatever happens to the terminal or in a panel, the server is told to
+stop exactly once, by `on_quit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from phobos.counters import Snapshot
+from phobos.tui.log import LogLine, LogRing
+from phobos.tui.panels.panel import Panel
+from phobos.tui.rates import Moment, RateMeter
+from phobos.tui.screens.dashboard import DashboardScreen
+from phobos.tui.screens.help import HelpScreen
+from phobos.tui.screens.live import LiveScreen
+from phobos.tui.screens.loading import LoadingScreen
+from phobos.tui.screens.opening import MIN_HEIGHT, MIN_WIDTH, OpeningScreen
+from phobos.tui.terminal import Terminal
+from phobos.tui.theme import NIGHT, NOON, PLAIN, THEMES, choose_theme
+
+SNAPSHOT_INTERVAL_S = 0.2
+_LOG_LINES = 1000
+
+
+class PhobosApp(App[None]):
+    """`take_snapshot` is `counters.snapshot`; without a `terminal` (in tests) no signals are caught."""
+
+    CSS_PATH = "phobos.tcss"
+    TITLE = "Phobos"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c,ctrl+q", "quit_server", "Stop the server and quit", priority=True, show=False),
+        Binding("q,escape", "quit_server", "Stop the server and quit", show=False),
+        Binding("c", "clear_log", "Clear the log", show=False),
+        Binding("r", "reset_peaks", "Reset the peaks", show=False),
+        Binding("p", "replay", "Replay the opening", show=False),
+        Binding("t", "toggle_light", "Light or dark", show=False),
+        Binding("question_mark", "help", "Keys", show=False),
+    ]
+
+    def __init__(
+        self,
+        take_snapshot: Callable[[], Snapshot],
+        log: LogRing,
+        *,
+        animate: bool,
+        on_quit: Callable[[], None],
+        wanted_theme: str | None = None,
+        terminal: Terminal | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ticking: bool = True,
+    ) -> None:
+        self.terminal = terminal
+        monochrome = "NO_COLOR" in os.environ  # before Textual takes it out
+        super().__init__()
+        for theme in THEMES:
+            self.register_theme(theme)
+        chosen = PLAIN if monochrome else choose_theme(wanted_theme, self.console.color_system, os.environ)
+        self.theme = chosen
+        self.crash: BaseException | None = None
+        self.moment: Moment | None = None
+        self.quit_called = False
+        self._snapshot_now = take_snapshot
+        self._ring = log
+        self._n_log_seen = 0
+        self._log_lines: deque[LogLine] = deque(maxlen=_LOG_LINES)
+        self._meter = RateMeter()
+        self._opens = animate
+        self._stop = on_quit
+        self._seconds = clock
+        self._ticks = ticking
+        self._base: LiveScreen | None = None
+
+    async def on_mount(self) -> None:
+        self.begin_capture_print(self)
+        self.theme_changed_signal.subscribe(self, self._redraw)
+        if self.terminal is not None:
+            self._catch_signals()
+        self.tick()
+        width, height = self.size
+        if self._opens and width >= MIN_WIDTH and height >= MIN_HEIGHT:
+            await self.push_screen(OpeningScreen(self._leave_opening, self._seconds))
+        if self._ticks:
+            self.set_interval(SNAPSHOT_INTERVAL_S, self.tick)
+
+    def tick(self) -> None:
+        """Take a snapshot and the new log lines and hand them to the screens."""
+        snapshot = self._snapshot_now()
+        if self.quit_called and snapshot.state != "FAILED":
+            snapshot = replace(snapshot, state="STOPPING")
+        self.moment = self._meter.observe(snapshot)
+        lines, self._n_log_seen = self._ring.since(self._n_log_seen)
+        self._choose_base(self.moment)
+        self._log_lines.extend(lines)
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen):
+                screen.moment = self.moment
+                if lines:
+                    screen.add_log(lines)
+
+    def _choose_base(self, moment: Moment) -> None:
+        """Loading or dashboard; the change waits while another screen lies on top."""
+        snapshot = moment.snapshot
+        loading = snapshot.state == "LOADING" or (snapshot.model is None and snapshot.state != "IDLE")
+        kind = LoadingScreen if loading else DashboardScreen
+        if isinstance(self._base, kind) or (self._base is not None and self.screen is not self._base):
+            return
+        screen = kind()
+        screen.moment = moment
+        if self._base is None:
+            self.push_screen(screen, wait_for_dismiss=False)
+        else:
+            self.switch_screen(screen)
+        self._base = screen
+        screen.add_log(self._log_lines)
+
+    def on_print(self, event: events.Print) -> None:
+        """What was printed in Python becomes part of the log."""
+        level = logging.WARNING if event.stderr else logging.INFO
+        self._ring.add(event.text, level=level, source="output")
+
+    def action_quit_server(self) -> None:
+        """Stop the server, then leave; a second time leaves without waiting."""
+        if self.quit_called:
+            self.exit()
+            return
+        self.quit_called = True
+        threading.Thread(target=self._stop_server, name="phobos-quit", daemon=True).start()
+
+    def _stop_server(self) -> None:
+        try:
+            self._stop()
+        except Exception as error:
+            self.crash = self.crash or error
+        finally:
+            self.call_from_thread(self.exit)
+
+    def action_clear_log(self) -> None:
+        self._log_lines.clear()
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen):
+                screen.clear_log()
+
+    def action_reset_peaks(self) -> None:
+        self._meter.reset_peaks()
+
+    async def action_replay(self) -> None:
+        if self.size.width >= MIN_WIDTH and self.size.height >= MIN_HEIGHT:
+            await self.push_screen(OpeningScreen(self._leave_opening, self._seconds))
+
+    def _leave_opening(self) -> None:
+        self.pop_screen()
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    def action_toggle_light(self) -> None:
+        if self.theme != PLAIN:
+            self.theme = NIGHT if self.theme == NOON else NOON
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette: our keys by name, themes, and a picture of the screen."""
+        yield SystemCommand("Clear the log", "Forget the lines of the LOG panel", self.action_clear_log)
+        yield SystemCommand("Reset the peaks", "Start new peak readings", self.action_reset_peaks)
+        yield SystemCommand("Replay the opening", "Phobos over Mars once more", self.action_replay)
+        yield SystemCommand("Light or dark", "Mars at noon or at night", self.action_toggle_light)
+        yield SystemCommand("Theme", "Choose among all themes", self.action_change_theme)
+        yield SystemCommand("Save a picture", "Write the screen as an SVG file", self.action_screenshot)
+        yield SystemCommand("Keys", "Show the help", self.action_help)
+        yield SystemCommand("Quit", "Stop the server and quit", self.action_quit_server)
+
+    def _redraw(self, _: object) -> None:
+        for screen in self.screen_stack:
+            for panel in screen.query(Panel):
+                panel.refresh()
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.action_quit_server)
+
+    def _handle_exception(self, error: Exception) -> None:
+        self.crash = self.crash or error
+        super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        """Leave without Textual's own report: it shows local variables, which hold what people wrote."""
+        self._close_messages_no_wait()

@@ -1,0 +1,74 @@
+"""CACHES: what was reused, what each slot holds, and the compiled kernels."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from phobos.counters import Snapshot
+from phobos.tui.format import seconds_text, share_text, whole_text
+from phobos.tui.panels.panel import Lines, Panel, pair
+from phobos.tui.plot import meter
+from phobos.tui.rates import Moment
+from phobos.tui.theme import Palette
+
+
+class CachesPanel(Panel):
+    """Prefix reuse first, then a line a slot, then kernels and experts."""
+
+    TITLE = "CACHES"
+
+    def draw(self, moment: Moment, width: int, height: int, palette: Palette) -> Lines:
+        snapshot = moment.snapshot
+        below = [*_kernels(snapshot, width, palette), *_experts(snapshot, width, palette)]
+        lines = _prefix(moment, width, palette, tall=height >= 8)
+        slots = _slots(snapshot, width, palette)
+        room = max(0, height - len(lines) - len(below))
+        if len(slots) > room and room:
+            hidden = Content.styled(f"… {len(slots) - room + 1} slots more", palette.dim)
+            slots = [*slots[: room - 1], hidden]
+        return [*lines, *slots[:room], *below]
+
+
+def _prefix(moment: Moment, width: int, palette: Palette, *, tall: bool) -> Lines:
+    snapshot, share = moment.snapshot, moment.hit_rate
+    if share is None:
+        return [pair("prefix", "nothing asked yet", width, palette)]
+    value = f" {share_text(share)} reused"
+    room = max(4, width - 8 - len(value))
+    ramp = palette.ramp(palette.good, room)
+    bar = Content.assemble(("prefix  ", palette.dim), meter(share, room, ramp, palette.faint), (value, palette.text))
+    tokens = f"{whole_text(snapshot.prompt_tokens_reused)} of {whole_text(snapshot.prompt_tokens)}"
+    return [bar, *([pair("tokens", tokens, width, palette)] if tall else [])]
+
+
+def _slots(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
+    model = snapshot.model
+    lines = []
+    for slot in snapshot.slots:
+        mark = ("● ", palette.accent) if slot.busy else ("○ ", palette.faint)
+        age_s = snapshot.taken_s - slot.last_used_s
+        age = f"{seconds_text(age_s):>8}" if slot.n_tokens and not slot.busy and age_s >= 1 and width >= 34 else ""
+        value = f"{whole_text(slot.n_tokens):>7}" if slot.n_tokens or slot.busy else "  empty"
+        label = f"slot {slot.index} "
+        room = max(2, width - 2 - len(label) - len(value) - len(age))
+        share = slot.n_tokens / model.n_ctx if model is not None and model.n_ctx else 0.0
+        bar = meter(share, room, palette.ramp(palette.cache, room), palette.faint)
+        lines.append(Content.assemble(mark, (label, palette.dim), bar, (value, palette.text), (age, palette.dim)))
+    return lines
+
+
+def _kernels(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
+    load = snapshot.load
+    if not load.kernels_compiled and not load.kernels_cached:
+        return []
+    value = f"{load.kernels_cached} cached · {load.kernels_compiled} compiled"
+    return [pair("kernels", value, width, palette)]
+
+
+def _experts(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
+    experts = snapshot.experts
+    if experts is None:
+        return []
+    asked = experts.hits + experts.misses
+    hits = f" · {share_text(experts.hits / asked)} hits" if asked else ""
+    return [pair("experts", f"{experts.n_held} of {experts.n_total} held{hits}", width, palette)]

@@ -1,0 +1,84 @@
+"""MEMORY: where the bytes are, and how full the contexts are."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from phobos.counters import Snapshot
+from phobos.tui.format import bytes_text, share_text, whole_text
+from phobos.tui.panels.panel import Lines, Panel, columns, pair
+from phobos.tui.plot import meter, stacked
+from phobos.tui.rates import Moment
+from phobos.tui.theme import Palette
+
+Part = tuple[str, int, str]
+
+
+class MemoryPanel(Panel):
+    """A bar over all of the memory, its legend, and the fill of the contexts."""
+
+    TITLE = "MEMORY"
+
+    def draw(self, moment: Moment, width: int, height: int, palette: Palette) -> Lines:
+        parts = memory_parts(moment.snapshot, palette)
+        machine = moment.snapshot.machine
+        total = machine.total_bytes if machine else None
+        whole = total or sum(n for _, n, _ in parts)
+        if not parts or not whole:
+            return [Content.styled("the machine does not say", palette.dim)]
+        bar = stacked([(n / whole, colour) for _, n, colour in parts], width, palette.faint)
+        free = machine.free_bytes if machine else None
+        legend = [*parts, *([("free", free, palette.faint)] if free is not None else [])]
+        fill = context_fill(moment.snapshot, width, palette)
+        if height >= len(legend) + 3:
+            rows = [_legend_row(part, width, palette) for part in legend]
+            spare = height >= len(rows) + len(fill) + 3
+            total_row = [pair("in all", bytes_text(total), width, palette)] if total and spare else []
+            return [bar, *rows, *total_row, *([Content()] if height >= len(rows) + len(fill) + 2 else []), *fill]
+        half = (width - 2) // 2
+        if half < 17:
+            first = {"weights": 0, "cache": 1, "free": 2}
+            legend.sort(key=lambda part: first.get(part[0], 3))
+            return [bar, *(_legend_row(part, width, palette) for part in legend[: height - 1 - len(fill)]), *fill]
+        cells = [_legend_row(part, half, palette) for part in legend]
+        rows = [columns(cells[i : i + 2], width) for i in range(0, len(cells), 2)]
+        return [bar, *rows[: max(1, height - 1 - len(fill))], *fill]
+
+
+def memory_parts(snapshot: Snapshot, palette: Palette) -> list[Part]:
+    """The known parts in use as (name, bytes, colour): the model's own, the rest of this process, other programs."""
+    parts: list[Part] = []
+    model, machine = snapshot.model, snapshot.machine
+    own = 0
+    if model is not None:
+        own = model.weights_bytes + model.cache_bytes + model.scratch_bytes
+        parts += [
+            ("weights", model.weights_bytes, palette.weights),
+            ("cache", model.cache_bytes, palette.cache),
+            ("scratch", model.scratch_bytes, palette.scratch),
+        ]
+    if machine is not None and machine.process_bytes is not None:
+        parts.append(("process", max(0, machine.process_bytes - own), palette.process))
+        if machine.total_bytes is not None and machine.free_bytes is not None:
+            others = machine.total_bytes - machine.free_bytes - max(machine.process_bytes, own)
+            parts.append(("elsewhere", max(0, others), palette.elsewhere))
+    return parts
+
+
+def context_fill(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
+    """One line: how much of all slots' context is filled; nothing without slots."""
+    model, slots = snapshot.model, snapshot.slots
+    if model is None or not slots or model.n_ctx <= 0:
+        return []
+    held, room = sum(slot.n_tokens for slot in slots), model.n_ctx * len(slots)
+    value = f" {whole_text(held)} / {whole_text(room)}"
+    label, share = "context ", f" {share_text(held / room)}"
+    if width < len(label) + len(value) + 10:
+        value = share
+    bar = meter(held / room, max(4, width - len(label) - len(value)), palette.ramp(palette.cache, 12), palette.faint)
+    return [Content.assemble((label, palette.dim), bar, (value, palette.text))]
+
+
+def _legend_row(part: Part, width: int, palette: Palette) -> Content:
+    name, n_bytes, colour = part
+    return Content.assemble(("▆ ", colour), pair(name, bytes_text(n_bytes), width - 2, palette))

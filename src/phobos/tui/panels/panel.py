@@ -1,0 +1,69 @@
+"""What all panels share: they are handed a moment, draw lines of text from it, and repaint only when these differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from phobos.tui.rates import Moment
+from phobos.tui.theme import Palette, palette_of
+
+Lines = list[Content]
+
+
+class Panel(Widget):
+    """A titled box of lines. Subclasses give `TITLE` and `draw`, a pure function of the moment and the size."""
+
+    TITLE = ""
+
+    moment: reactive[Moment | None] = reactive(None, repaint=False, init=False)
+
+    def __init__(self) -> None:
+        super().__init__(id=type(self).__name__.removesuffix("Panel").lower())
+        self.border_title = self.TITLE or None
+        self._drawn: Content | None = None
+
+    def draw(self, moment: Moment, width: int, height: int, palette: Palette) -> Lines:
+        """The lines to show in `width` by `height` cells; more than fit are cut off."""
+        raise NotImplementedError
+
+    def watch_moment(self) -> None:
+        """Repaint where the new moment looks different."""
+        drawn = self._draw_now()
+        if drawn is None or self._drawn is None or not drawn.is_same(self._drawn):
+            self.refresh()
+
+    def render(self) -> Content:
+        self._drawn = self._draw_now() or Content()
+        return self._drawn
+
+    def _draw_now(self) -> Content | None:
+        width, height = self.content_size
+        if self.moment is None or width <= 0 or height <= 0:
+            return None
+        lines = self.draw(self.moment, width, height, palette_of(self.app.current_theme))
+        return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines[:height])
+
+
+def pair(label: str, value: str | Content, width: int, palette: Palette) -> Content:
+    """A label at the left and its value at the right edge."""
+    text = value if isinstance(value, Content) else Content.styled(value, palette.text)
+    room = width - text.cell_length
+    if room <= 1:
+        return text.truncate(width, ellipsis=True)
+    name = label if len(label) < room else label[: max(0, room - 2)] + "…"
+    return Content.assemble((name, palette.dim), " " * (room - len(name)), text)
+
+
+def columns(cells: Sequence[Content], width: int, gap: int = 2) -> Content:
+    """Cells side by side in equal parts of `width`."""
+    each = (width - gap * (len(cells) - 1)) // max(1, len(cells))
+    return Content(" " * gap).join(_fit(cell, each) for cell in cells)
+
+
+def _fit(cell: Content, width: int) -> Content:
+    cut = cell.truncate(width, ellipsis=True)
+    return cut.pad_right(width - cut.cell_length)

@@ -1,0 +1,95 @@
+"""Plots and meters in braille and block characters; each function returns rows of styled text and keeps no state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from textual.content import Content
+
+#: Bits of a braille cell by column (0, 1) and by dots filled from below (0..4).
+_FILLED = ((0, 0x40, 0x44, 0x46, 0x47), (0, 0x80, 0xA0, 0xB0, 0xB8))
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+Part = tuple[str, str]
+
+
+def nice_ceiling(value: float) -> float:
+    """The next of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten: a scale that does not jump at every sample."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8) if step * power >= value * 0.999), 10 * power)
+
+
+def area(
+    values: Sequence[float], width: int, height: int, scale: float, ramp: Sequence[str], rail: str
+) -> list[Content]:
+    """The newest `2 * width` of `values` (oldest first) as a filled braille area, newest at the right.
+
+    `scale` is the value at the top; `ramp` has a colour a row, bottom first; `rail` colours the line at zero.
+    A value above zero shows at least one dot.
+    """
+    n_columns, n_dots = 2 * width, 4 * height
+    shown = list(values[-n_columns:]) if n_columns else []
+    dots = [0] * (n_columns - len(shown))
+    dots += [0 if v <= 0 else max(1, min(n_dots, round(v / scale * n_dots))) for v in shown]
+    rows = []
+    for row in range(height):
+        floor = 4 * (height - 1 - row)
+        cells = [
+            _FILLED[0][max(0, min(4, dots[x] - floor))] | _FILLED[1][max(0, min(4, dots[x + 1] - floor))]
+            for x in range(0, n_columns, 2)
+        ]
+        colour = ramp[height - 1 - row]
+        if row < height - 1:
+            rows.append(Content.styled("".join(chr(0x2800 + c) for c in cells), colour))
+        else:
+            rows.append(Content.assemble(*_base_row(cells, colour, rail)))
+    return rows
+
+
+def _base_row(cells: Sequence[int], colour: str, rail: str) -> list[Part]:
+    """The lowest row: where nothing is filled, the rail."""
+    parts: list[Part] = []
+    for cell in cells:
+        char, style = (chr(0x2800 + cell), colour) if cell else ("⣀", rail)
+        if parts and parts[-1][1] == style:
+            parts[-1] = (parts[-1][0] + char, style)
+        else:
+            parts.append((char, style))
+    return parts
+
+
+def meter(share: float, width: int, ramp: Sequence[str], rail: str) -> Content:
+    """A bar `width` cells long filled to `share` (0..1), coloured along its length by `ramp`."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    if share > 0 and eighths == 0:
+        eighths = 1
+    n_full, rest = divmod(eighths, 8)
+    parts: list[Part] = [("━", ramp[min(len(ramp) - 1, i * len(ramp) // max(1, width))]) for i in range(n_full)]
+    if rest >= 4 and n_full < width:
+        parts.append(("╸", ramp[min(len(ramp) - 1, n_full * len(ramp) // max(1, width))]))
+        n_full += 1
+    elif eighths and not n_full:
+        parts.append(("╸", ramp[0]))
+        n_full = 1
+    parts.append(("━" * (width - n_full), rail))
+    return Content.assemble(*parts)
+
+
+def blocks(share: float, width: int, colour: str, rail: str) -> Content:
+    """A solid bar in eighths of a cell."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    n_full, rest = divmod(eighths, 8)
+    bar = "█" * n_full + (_EIGHTHS[rest] if rest else "")
+    return Content.assemble((bar, f"{colour} on {rail}"), (" " * (width - len(bar)), f"{colour} on {rail}"))
+
+
+def stacked(parts: Sequence[tuple[float, str]], width: int, rail: str) -> Content:
+    """Shares of a whole side by side: `parts` are (share 0..1, colour); a share above zero gets at least a cell."""
+    cells = [0 if share <= 0 else max(1, round(share * width)) for share, _ in parts]
+    while sum(cells) > width:
+        cells[cells.index(max(cells))] -= 1
+    drawn: list[Part] = [("▆" * n, colour) for n, (_, colour) in zip(cells, parts, strict=True)]
+    return Content.assemble(*drawn, ("▆" * (width - sum(cells)), rail))
