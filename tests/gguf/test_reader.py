@@ -133,8 +133,6 @@ def test_typed_getters(tmp_path: Path) -> None:
         assert model.get_int("missing", 7) == 7 and model.get_float("missing", 0.5) == 0.5
         assert model.get_bool("missing", False) is False and model.get_str("missing", "") == ""
         assert model.get_ints("missing", []) == [] and model.get_floats("missing", [1.0]) == [1.0]
-        assert model.metadata.array("doubles") is not None
-        assert model.metadata.array("words") is None and model.metadata.array("u8") is None
 
 
 @pytest.mark.parametrize(

@@ -52,13 +52,6 @@ class Metadata(Mapping[str, Value]):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
-    def array(self, key: str) -> npt.NDArray[Any] | None:
-        """An array of numbers as a view of the file; None where the value is something else."""
-        entry = self._entries[key]
-        if entry.type != ARRAY or entry.element not in FIXED:
-            return None
-        return np.frombuffer(self._bytes(entry), FIXED[entry.element][1], entry.count)
-
     def _bytes(self, entry: Entry) -> bytes:
         try:
             return self._data[entry.start : entry.end]
