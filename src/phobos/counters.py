@@ -7,12 +7,15 @@ are derived on the reading side. What is unknown is `None`, never zero.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+from phobos import machine
 
 
 @dataclass(frozen=True)
@@ -218,44 +221,13 @@ class Counters:
 def read_machine() -> MachineUse:
     """What the process uses now; about 0.1 ms on Linux, elsewhere only what the standard library knows."""
     process_bytes: int | None = None
-    total: int | None = None
-    free: int | None = None
-    try:
+    with contextlib.suppress(OSError, ValueError, IndexError):
         process_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines()[:3])
-        total = int(fields["MemTotal"].split()[0]) << 10
-        free = int(fields["MemAvailable"].split()[0]) << 10
-    except (OSError, ValueError, KeyError, IndexError):
-        pass
-    limit = _container_limit()
-    if limit is not None and total is not None and limit < total:
-        total = limit
-        used = _container_used()
-        free = None if used is None or free is None else max(0, min(free, limit - used))
-    return MachineUse(time.process_time(), _n_cpus(), process_bytes, free, total)
+    memory = machine.read_memory()
+    return MachineUse(time.process_time(), _n_cpus(), process_bytes, memory.available, memory.total)
 
 
 @cache
 def _n_cpus() -> int:
     """Processors this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@cache
-def _container_limit() -> int | None:
-    """The memory a control group (version 2) allows, where there is one."""
-    try:
-        return int(Path("/sys/fs/cgroup/memory.max").read_text())
-    except (OSError, ValueError):  # absent, or the word "max"
-        return None
-
-
-def _container_used() -> int | None:
-    """Memory the control group holds, without file pages the kernel would drop first."""
-    try:
-        current = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        stat = Path("/sys/fs/cgroup/memory.stat").read_text()
-        inactive = next((line for line in stat.splitlines() if line.startswith("inactive_file ")), "x 0")
-        return max(0, current - int(inactive.split()[1]))
-    except (OSError, ValueError, IndexError):
-        return None

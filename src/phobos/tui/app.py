@@ -36,6 +36,8 @@ from phobos.tui.theme import NIGHT, NOON, PLAIN, THEMES, choose_theme
 
 SNAPSHOT_INTERVAL_S = 0.2
 _LOG_LINES = 1000
+#: They end the server in order, as the keys do.
+CAUGHT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class PhobosApp(App[None]):
@@ -191,7 +193,7 @@ class PhobosApp(App[None]):
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in CAUGHT_SIGNALS:
             loop.add_signal_handler(number, self.action_quit_server)
 
     def _handle_exception(self, error: Exception) -> None:

@@ -112,7 +112,7 @@ class Sky:
 def cell_style(cell: Cell, palette: Palette) -> str:
     """The colours of a cell: dots in the body's tone over a darker one; sixteen colours show dots alone."""
     if palette.sixteen:
-        return "ansi_red" if cell.body.startswith("mars") else "ansi_default" if cell.body else ""
+        return "ansi_bright_red" if cell.body.startswith("mars") else "ansi_default" if cell.body else ""
     colour, ground = _STYLES[cell.body.removesuffix("-limb")][cell.tone]
     return f"{colour} on {cell.ground if cell.body.endswith('-limb') else ground}"
 

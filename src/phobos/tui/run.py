@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 
 from phobos.counters import Counters
 from phobos.errors import PhobosError
-from phobos.tui.app import PhobosApp
+from phobos.tui.app import CAUGHT_SIGNALS, PhobosApp
 from phobos.tui.log import LogRing
 from phobos.tui.terminal import Terminal, TerminalDriver
 
@@ -35,10 +36,14 @@ def run_dashboard(
     with Terminal(log) as terminal:
         app = PhobosApp(counters.snapshot, log, animate=animate, on_quit=on_quit, wanted_theme=theme, terminal=terminal)
         app.driver_class = TerminalDriver
+        before = [(number, signal.getsignal(number)) for number in CAUGHT_SIGNALS]
         try:
             app.run()
         except Exception as error:  # raised by Textual around the app, not inside it
             app.crash = app.crash or error
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
     if not app.quit_called:
         on_quit()
     snapshot = counters.snapshot()
