@@ -1,0 +1,446 @@
+"""The engine thread: inbox, turn loop, delivery to sinks, failure policy.
+
+Any thread may submit, cancel and close; everything else belongs to the engine's own thread: sequences, slots, the
+backend, and the counters marked so. A turn drains the inbox, gives free slots to waiting sequences, runs one pass and
+delivers what came of it. A cancel takes effect before the next pass. With nothing to do the thread sleeps on a
+condition and is woken by the inbox; it never polls.
+
+Failures. What a sequence does wrong fails that sequence. An error of the backend leaves its state unknown: every
+sequence fails, `failure` says why, and the engine takes no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Listing
+from dataclasses import replace
+
+from phobos.chat.events import Event, Failed, Sink
+from phobos.chat.messages import GenerationRequest
+from phobos.counters import Counters
+from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting, plan_reuse
+from phobos.engine.model import Model
+from phobos.engine.sampler import Sampler, Scratch, read_logprobs, resolve_sampling
+from phobos.engine.scheduler import Pace, PromptView, Rows, build_batch, plan_chunks
+from phobos.engine.sequence import Admission, Sequence
+from phobos.errors import ContextLengthError, PhobosError, UnavailableError
+from phobos.kernels.backend import FloatArray
+
+log = logging.getLogger(__name__)
+
+PROMPT_LOGPROB_ROWS = 32  # at most so many of a prompt's rows give logits in one pass
+PUBLISH_S = 0.05  # how often running requests are shown anew
+SHUTTING_DOWN = "the server is shutting down: send the request again once it is back"
+NO_TOKEN = "the model gave no token that may follow; try again without a constraint, or check the model file"
+
+
+class Ticket:
+    """A submitted sequence, as its submitter holds it."""
+
+    def __init__(self, sequence: Sequence, sink: Sink, wake: Callable[[], None]) -> None:
+        self.sequence = sequence
+        self._sink = sink
+        self._wake = wake
+        self._lock = threading.RLock()  # re-entrant: a sink may cancel
+        self.is_closed = False  # nothing more is delivered
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """End the sequence; once this returns its sink gets no more events. Any thread; twice is fine."""
+        with self._lock:
+            if self.is_closed:
+                return
+            self.is_closed = self.is_cancelled = True
+        self._wake()
+
+    def deliver(self, events: Iterable[Event], *, last: bool = False) -> None:
+        """Give events to the sink, in order; `last` closes the ticket. A sink that fails cancels its sequence."""
+        with self._lock:
+            for event in events:
+                if self.is_closed:
+                    return
+                try:
+                    self._sink(event)
+                except Exception:
+                    log.exception("request %s: its sink failed", self.sequence.request.request_id)
+                    self.is_closed = self.is_cancelled = True
+            self.is_closed |= last
+
+
+class Engine:
+    """Runs one model. See the module for what each thread may do."""
+
+    def __init__(self, model: Model, counters: Counters) -> None:
+        self.model = model
+        self.counters = counters
+        self.failure: PhobosError | None = None
+        limits = model.backend.limits
+        self._n_vocab = min(limits.n_vocab, model.tokenizer.n_vocab)
+        self._max_rows = limits.max_rows
+        self._n_prompt_outputs = max(1, min(PROMPT_LOGPROB_ROWS, limits.max_outputs - model.n_slots))
+        self._scratch = Scratch(self._n_vocab)
+        self._slots = Slots(model.n_slots, model.n_ctx)
+        self._pace = Pace(max(1, min(model.settings.chunk_rows, limits.max_rows - model.n_slots)))
+        self._changed = threading.Condition()
+        self._inbox: list[Ticket] = []  # guarded by _changed
+        self._deadline_s: float | None = None  # guarded by _changed; set once closing
+        self._woken = False  # guarded by _changed
+        self._waiting: list[Ticket] = []
+        self._running: list[Ticket] = []
+        self._turn = 0
+        self._published_s = 0.0
+        self._thread = threading.Thread(target=self._live, name="engine", daemon=True)
+
+    # Any thread
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine takes requests."""
+        return self._thread.is_alive() and self.failure is None and self._deadline_s is None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.counters.state = "IDLE"
+        self.counters.slots = self._slots.describe()
+        self._thread.start()
+
+    def submit(
+        self,
+        request: GenerationRequest,
+        tokens: Listing[int],
+        sink: Sink,
+        *,
+        choice: int = 0,
+        queue_wait_s: float = 0.0,
+    ) -> Ticket:
+        """Queue one choice of a request, whose prompt `Model.prepare` made; `sink` gets its events.
+
+        Raises `UnavailableError` where the engine has failed or is closing.
+        """
+        model = self.model
+        if not 0 < len(tokens) < model.n_ctx:
+            raise ContextLengthError(len(tokens), model.n_ctx)
+        sampling = resolve_sampling(request.sampling, model.settings.sampling, model.sampling)
+        sequence = Sequence(
+            request,
+            tokens,
+            model.tokenizer,
+            Sampler(sampling, tokens, choice, self._scratch),
+            n_ctx=model.n_ctx,
+            max_tokens=model.settings.sampling.max_tokens,
+            choice=choice,
+            scanner=model.open_scanner(request),
+            constraint=model.open_constraint(request),
+            submitted_s=time.monotonic(),
+            queue_wait_s=queue_wait_s,
+        )
+        ticket = Ticket(sequence, sink, self._wake)
+        with self._changed:
+            if self.failure is not None:
+                raise UnavailableError(str(self.failure))
+            if self._deadline_s is not None:
+                raise UnavailableError(SHUTTING_DOWN)
+            self._inbox.append(ticket)
+            self._changed.notify()
+        return ticket
+
+    def close(self, drain_s: float = 0.0) -> None:
+        """Take no more, give running sequences `drain_s` seconds to end, stop the thread, close the backend.
+
+        Blocks until that is done. Twice is fine: the earlier deadline counts.
+        """
+        deadline_s = time.monotonic() + drain_s
+        with self._changed:
+            earlier = self._deadline_s
+            self._deadline_s = deadline_s if earlier is None else min(earlier, deadline_s)
+            self._changed.notify()
+        if self._thread.ident is None:
+            self.model.backend.close()
+        elif self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _wake(self) -> None:
+        """A cancel is to be noticed."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
+
+    # The engine's thread
+
+    def _live(self) -> None:
+        """Turns until closed or broken."""
+        try:
+            while self._await_work():
+                self._run_turn()
+        except Exception as error:
+            log.exception("the engine stopped")
+            self._break(error)
+        finally:
+            self._publish(now=True)
+            if self.failure is None:
+                self.counters.state = "STOPPING"
+            self.model.backend.close()
+
+    def _await_work(self) -> bool:
+        """Sleep until there is something to do, and take in what has come; False once closed."""
+        with self._changed:
+            idle = not self._waiting and not self._running
+            while idle and not self._inbox and not self._woken and self._deadline_s is None:
+                self.counters.state = "IDLE"
+                self._changed.wait()
+            self._woken = False
+            came, self._inbox = self._inbox, []
+            deadline_s = self._deadline_s
+        self._waiting += came
+        self._drop_cancelled()
+        if deadline_s is None:
+            return True
+        self.counters.state = "STOPPING"
+        self._fail_all(self._waiting, UnavailableError(SHUTTING_DOWN))
+        if time.monotonic() >= deadline_s:
+            self._fail_all(self._running, UnavailableError(SHUTTING_DOWN))
+        return bool(self._running)
+
+    def _run_turn(self) -> None:
+        """One turn: admit, one pass, deliver."""
+        self._admit_waiting()
+        decoding = [t for t in self._running if not t.sequence.is_prefill]
+        prompts = [t for t in self._running if t.sequence.is_prefill]
+        if not self._running:
+            return
+        budget = min(self._pace.budget(len(decoding)), self._max_rows - len(decoding)) if prompts else 0
+        chunks = [(prompts[chunk.key], chunk.n_rows) for chunk in plan_chunks(self._view_prompts(prompts), budget)]
+        passed = [(ticket, 1) for ticket in decoding] + chunks
+        runs = [_next_rows(ticket.sequence, n) for ticket, n in passed]
+        if self._deadline_s is None:
+            self.counters.state = "PREFILL" if chunks else "DECODE"
+        started_s = time.perf_counter()
+        logits = self.model.backend.run(build_batch(runs))[:, : self._n_vocab]
+        self._account(len(decoding), sum(n for _, n in chunks), time.perf_counter() - started_s)
+        self._turn += 1
+        first = 0
+        for (ticket, _), rows in zip(passed, runs, strict=True):
+            self._slots.extend(rows.slot, rows.tokens)
+            self._advance(ticket, rows, logits[first : first + rows.n_outputs])
+            first += rows.n_outputs
+        self._publish()
+
+    def _view_prompts(self, prompts: Listing[Ticket]) -> list[PromptView]:
+        """The running prompts, as the scheduler sees them; one at a time of those whose rows all give logits."""
+        views = []
+        told = [t for t in prompts if t.sequence.wants_prompt_logprobs]
+        turn = min(told, key=lambda t: t.sequence.last_turn, default=None)
+        for key, ticket in enumerate(prompts):
+            sequence = ticket.sequence
+            n_most = None
+            if sequence.wants_prompt_logprobs:
+                n_most = self._n_prompt_outputs if ticket is turn else 0
+            views.append(PromptView(key, sequence.n_prompt - sequence.n_rows, sequence.last_turn, n_most))
+        return views
+
+    def _account(self, n_decoding: int, n_prompt_rows: int, seconds: float) -> None:
+        """Count a pass and what its two kinds of rows took."""
+        prompt_s = self._pace.observe(n_decoding, n_prompt_rows, seconds)
+        counters = self.counters
+        counters.passes += 1
+        counters.prompt_s += prompt_s
+        counters.decode_s += seconds - prompt_s
+        counters.prompt_tokens_computed += n_prompt_rows
+
+    def _advance(self, ticket: Ticket, rows: Rows, logits: FloatArray) -> None:
+        """The rows of one sequence have run, with `logits` [n_outputs, n_vocab]: choose its next token."""
+        sequence = ticket.sequence
+        was_prefill = sequence.is_prefill
+        sequence.n_rows += len(rows.tokens)
+        sequence.last_turn = self._turn
+        if ticket.is_closed:
+            return
+        try:
+            events = self._read_rows(sequence, logits, was_prefill)
+        except PhobosError as error:
+            self._end(ticket, [Failed(error)])
+        except Exception:
+            log.exception("request %s failed", sequence.request.request_id)
+            self._end(ticket, [Failed(UnavailableError("the engine failed on this request; see the server's log"))])
+        else:
+            if sequence.finished is not None:
+                self._end(ticket, events)
+            else:
+                ticket.deliver(events)
+
+    def _read_rows(self, sequence: Sequence, logits: FloatArray, was_prefill: bool) -> list[Event]:
+        """What the client is to receive because these rows have run."""
+        if was_prefill and sequence.wants_prompt_logprobs:
+            self._read_prompt_logprobs(sequence, logits)
+        if sequence.is_prefill:
+            return []
+        now_s = time.monotonic()
+        events = sequence.end_prompt(now_s) if was_prefill else []
+        if sequence.finished is not None:
+            return events
+        row = logits[-1]
+        mask = sequence.constraint.mask() if sequence.constraint is not None else None
+        token = sequence.sampler.choose(row, len(sequence.tokens), mask)
+        if token is None:
+            raise UnavailableError(NO_TOKEN)
+        n_top = sequence.request.top_logprobs
+        logprobs = None if n_top is None else read_logprobs(row, token, n_top, self._scratch)
+        self.counters.generated_tokens += 1
+        return events + sequence.push(token, logprobs, now_s)
+
+    def _read_prompt_logprobs(self, sequence: Sequence, logits: FloatArray) -> None:
+        """Each row tells of the prompt's token after it; the last row tells of the answer."""
+        n_top = sequence.request.top_logprobs or 0
+        first = sequence.n_rows - len(logits) + 1
+        following = sequence.tokens[first : sequence.n_rows + 1]
+        sequence.push_prompt_logprobs(
+            read_logprobs(row, token, n_top, self._scratch) for row, token in zip(logits, following, strict=False)
+        )
+
+    # Slots
+
+    def _admit_waiting(self) -> None:
+        """Give idle slots to waiting sequences, first come first served."""
+        n_idle = self._slots.n_idle
+        for ticket in list(self._waiting):
+            if n_idle == 0:
+                return
+            sequence = ticket.sequence
+            sources = self._sources(sequence)
+            pinned = sequence.request.cache_slot if sequence.choice == 0 else None
+            plan = plan_reuse(sequence.prompt, self._slots.view(), pinned=pinned, sources=sources)
+            if plan is None:
+                continue  # its own slot is busy: others may pass
+            n_idle -= 1
+            if not self._is_held(sequence, plan, sources):
+                self._waiting.remove(ticket)
+                self._admit(ticket, plan)
+
+    def _sources(self, sequence: Sequence) -> frozenset[int] | None:
+        """The slots a sequence may take a prefix from; None for all."""
+        request = sequence.request
+        if sequence.wants_prompt_logprobs:
+            return frozenset()
+        if request.cache_prompt and self.model.settings.prefix_cache:
+            return None
+        siblings = (t.sequence for t in self._running if t.sequence.request.request_id == request.request_id)
+        return frozenset(s.admission.slot for s in siblings if s.admission is not None)
+
+    def _is_held(self, sequence: Sequence, plan: ReusePlan, sources: frozenset[int] | None) -> bool:
+        """Whether a running prompt is about to compute what this one shares with it."""
+        for ticket in self._running:
+            other = ticket.sequence
+            if not other.is_prefill or other.admission is None:
+                continue
+            if sources is not None and other.admission.slot not in sources:
+                continue
+            is_sibling = other.request.request_id == sequence.request.request_id
+            least = 1 if is_sibling else HOLD_TOKENS
+            if is_worth_waiting(sequence.prompt, plan.n_reused, other.prompt, other.n_rows, least):
+                return True
+        return False
+
+    def _admit(self, ticket: Ticket, plan: ReusePlan) -> None:
+        """Run a sequence in its slot from now on."""
+        sequence, now_s = ticket.sequence, time.monotonic()
+        if plan.source is not None:
+            self.model.backend.copy_rows(plan.source, plan.slot, plan.n_reused)
+        self._slots.take(plan, sequence.tokens, now_s)
+        self._running.append(ticket)
+        counters = self.counters
+        counters.requests_admitted += 1
+        counters.prompt_tokens += sequence.n_prompt
+        counters.prompt_tokens_reused += plan.n_reused
+        ticket.deliver(sequence.admit(Admission(plan.slot, plan.n_reused, now_s)))
+        self._publish(now=True)
+
+    def _free(self, ticket: Ticket) -> None:
+        """Take a running sequence off its slot."""
+        self._running.remove(ticket)
+        admission = ticket.sequence.admission
+        if admission is None:
+            raise AssertionError("a running sequence has a slot")
+        self._slots.give_back(admission.slot, time.monotonic())
+        if not self.model.settings.prefix_cache:
+            self._slots.forget(admission.slot)
+            self.model.backend.release(admission.slot)
+
+    # Ends
+
+    def _end(self, ticket: Ticket, events: Listing[Event]) -> None:
+        """A running sequence finished or failed: free its slot, then deliver its last events."""
+        self._free(ticket)
+        failed = bool(events) and isinstance(events[-1], Failed)
+        self._record(ticket, failed=failed)
+        ticket.deliver(events, last=True)
+
+    def _record(self, ticket: Ticket, *, failed: bool) -> None:
+        """Count an end and show it among the recent requests."""
+        counters = self.counters
+        info = ticket.sequence.describe()
+        if ticket.is_cancelled:
+            counters.requests_cancelled += 1
+        elif failed:
+            counters.requests_failed += 1
+        else:
+            counters.requests_completed += 1
+        reason = "cancelled" if ticket.is_cancelled else "failed" if failed else info.finish_reason
+        finished_s = info.finished_s if info.finished_s is not None else time.monotonic()
+        counters.recent.appendleft(replace(info, phase="done", finish_reason=reason, finished_s=finished_s))
+        self._publish(now=True)
+
+    def _drop_cancelled(self) -> None:
+        """Forget what was cancelled since the last turn."""
+        for ticket in [t for t in self._waiting if t.is_closed]:
+            self._waiting.remove(ticket)
+            self._record(ticket, failed=False)
+        for ticket in [t for t in self._running if t.is_closed]:
+            self._free(ticket)
+            self._record(ticket, failed=False)
+
+    def _fail_all(self, tickets: list[Ticket], error: PhobosError) -> None:
+        """End these sequences by an error."""
+        for ticket in list(tickets):
+            if tickets is self._running:
+                self._end(ticket, [Failed(error)])
+            else:
+                tickets.remove(ticket)
+                self._record(ticket, failed=True)
+                ticket.deliver([Failed(error)], last=True)
+
+    def _break(self, error: Exception) -> None:
+        """The backend failed: nothing it holds can be trusted any more."""
+        failure = UnavailableError(f"the engine stopped by an error ({type(error).__name__}): restart the server")
+        failure.__cause__ = error
+        with self._changed:
+            self.failure = failure
+            came, self._inbox = self._inbox, []
+        self.counters.state = "FAILED"
+        self.counters.failure = str(failure)
+        running, self._running = self._running, []
+        for ticket in [*running, *self._waiting, *came]:
+            self._record(ticket, failed=True)
+            ticket.deliver([Failed(failure)], last=True)
+        self._waiting = []
+
+    def _publish(self, *, now: bool = False) -> None:
+        """Show slots and live requests to the readers of the counters."""
+        now_s = time.monotonic()
+        if not now and now_s - self._published_s < PUBLISH_S:
+            return
+        self._published_s = now_s
+        self.counters.slots = self._slots.describe()
+        self.counters.live = tuple(t.sequence.describe() for t in [*self._running, *self._waiting])
+
+
+def _next_rows(sequence: Sequence, n_rows: int) -> Rows:
+    """The next rows of a sequence; logits are wanted where a token is to be chosen or told about."""
+    if sequence.admission is None:
+        raise AssertionError("a running sequence has a slot")
+    first, last = sequence.n_rows, sequence.n_rows + n_rows
+    tells_all = sequence.is_prefill and sequence.wants_prompt_logprobs
+    n_outputs = n_rows if tells_all else int(last >= sequence.n_prompt)
+    return Rows(sequence.admission.slot, first, sequence.tokens[first:last], n_outputs)

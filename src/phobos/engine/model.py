@@ -1,0 +1,223 @@
+"""A loaded model: file, tokenizer, template, backend, frozen into one `Model`; and from a request to its tokens.
+
+`load_model` is called by one thread, the loader. A `Model` is immutable; `prepare` may be called by any thread, the
+backend only by the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phobos.chat.messages import GenerationRequest
+from phobos.chat.template import ChatTemplate, encode_prompt, make_template
+from phobos.counters import LoadProgress, ModelInfo
+from phobos.engine.sampler import MAX_TOP_LOGPROBS, Constraint
+from phobos.engine.sequence import TextScanner
+from phobos.errors import ContextLengthError, RequestError
+from phobos.gguf.reader import GGUF, open_gguf
+from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
+from phobos.kernels import open_backend
+from phobos.kernels.backend import Backend, Progress
+from phobos.settings import EngineSettings, SamplingDefaults
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model. `created` is in Unix seconds; `sampling` are the model file's own defaults.
+
+    `scanners` and `constraints` make the state machines of one request, or None where it needs none.
+    """
+
+    path: Path
+    label: str
+    architecture: str
+    created: int
+    n_ctx: int
+    n_slots: int
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    backend: Backend
+    dialect_name: str
+    sampling: SamplingDefaults
+    settings: EngineSettings
+    info: ModelInfo
+    supports_thinking: bool = False
+    scanners: Callable[[GenerationRequest], TextScanner | None] | None = None
+    constraints: Callable[[GenerationRequest], Constraint | None] | None = None
+
+    @property
+    def supports_tools(self) -> bool:
+        """Whether calls can be offered, enforced and read."""
+        return self.scanners is not None and self.constraints is not None
+
+    @property
+    def supports_grammar(self) -> bool:
+        """Whether a shape of the answer can be enforced."""
+        return self.constraints is not None
+
+    def open_scanner(self, request: GenerationRequest) -> TextScanner | None:
+        """What takes reasoning and calls out of this request's answer."""
+        return self.scanners(request) if self.scanners is not None and request.is_chat else None
+
+    def open_constraint(self, request: GenerationRequest) -> Constraint | None:
+        """What binds this request's answer."""
+        return self.constraints(request) if self.constraints is not None else None
+
+    def prepare(self, request: GenerationRequest) -> tuple[int, ...]:
+        """The tokens of the prompt. Raises `RequestError` for what this model cannot do, `ContextLengthError` for a
+        prompt that leaves no room for an answer."""
+        self._check(request)
+        tokens = self._encode_chat(request) if request.is_chat else self._encode_prompt(request)
+        param = "messages" if request.is_chat else "prompt"
+        if not tokens:
+            raise RequestError("the prompt is empty: send some text", param=param)
+        if len(tokens) >= self.n_ctx:
+            error = ContextLengthError(len(tokens), self.n_ctx)
+            error.param = param
+            raise error
+        return tuple(tokens)
+
+    def _check(self, request: GenerationRequest) -> None:
+        """Refuse what cannot be honoured."""
+        if request.n > self.n_slots:
+            raise RequestError(f"n is {request.n}; this server runs at most {self.n_slots} at once", param="n")
+        if request.cache_slot is not None and not 0 <= request.cache_slot < self.n_slots:
+            raise RequestError(
+                f"cache_slot is {request.cache_slot}; this server has slots 0 to {self.n_slots - 1}", param="cache_slot"
+            )
+        if request.top_logprobs is not None and not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise RequestError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}", param="top_logprobs")
+        for token in request.sampling.logit_bias:
+            self._check_token(token, "logit_bias")
+        if request.output.kind != "text" and not self.supports_grammar:
+            raise RequestError(
+                f"this server cannot enforce the response format {request.output.kind}: send text or leave it out",
+                code="unsupported_value",
+                param="response_format",
+            )
+        if request.tools and request.tool_choice.kind != "none" and not self.supports_tools:
+            raise RequestError(
+                "this server cannot run tool calls for this model: leave out tools or send tool_choice none",
+                code="unsupported_parameter",
+                param="tools",
+            )
+
+    def _check_token(self, token: int, param: str) -> None:
+        if not 0 <= token < self.tokenizer.n_vocab:
+            raise RequestError(
+                f"{param} names the token {token}; ids go from 0 to {self.tokenizer.n_vocab - 1}", param=param
+            )
+
+    def _encode_prompt(self, request: GenerationRequest) -> list[int]:
+        """A completion's prompt: text as it is, its control tokens meant as such, or token ids."""
+        prompt = request.prompt
+        if isinstance(prompt, tuple):
+            for token in prompt:
+                self._check_token(token, "prompt")
+            tokens = list(prompt)
+        else:
+            tokens = self.tokenizer.encode(prompt or "", special=True, bos=True)
+        return tokens if request.suffix is None else self._infill(tokens, request.suffix)
+
+    def _infill(self, tokens: list[int], suffix: str) -> list[int]:
+        """Prefix, suffix, then the place where the model writes what stands between."""
+        tokenizer = self.tokenizer
+        if tokenizer.infill_ids is None:
+            raise RequestError(
+                "this model has no tokens for filling in: leave out suffix",
+                code="unsupported_parameter",
+                param="suffix",
+            )
+        before, after, middle = tokenizer.infill_ids
+        opening = tokens[:1] if tokenizer.add_bos and tokens[:1] == [tokenizer.bos_id] else []
+        return [*opening, before, *tokens[len(opening) :], after, *tokenizer.encode(suffix), middle]
+
+    def _encode_chat(self, request: GenerationRequest) -> list[int]:
+        """The messages in the model's own chat format, with exactly one BOS where the file wants one."""
+        if self.template is None:
+            raise RequestError(
+                "this model file has no chat template: use /v1/completions, or start with --chat-template",
+                code="unsupported_value",
+                param="messages",
+            )
+        _check_continued(request)
+        return encode_prompt(self.template, self.tokenizer, request)
+
+
+def _check_continued(request: GenerationRequest) -> None:
+    """A last assistant message is continued only where it can be."""
+    last = request.messages[-1] if request.messages else None
+    if not request.continue_assistant or last is None or last.role != "assistant":
+        return
+    if request.tools or last.tool_calls or not last.content or last.content[-1].isspace():
+        raise RequestError(
+            "a last assistant message is continued: it needs text that does not end in white space, and no tools",
+            code="invalid_message",
+            param="messages",
+        )
+
+
+def read_sampling(metadata: Mapping[str, Any]) -> SamplingDefaults:
+    """The model file's own defaults, from `general.sampling.*`; what has another type than it should is left out."""
+
+    def number(key: str) -> float | None:
+        value = metadata.get(f"general.sampling.{key}")
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    top_k = number("top_k")
+    return SamplingDefaults(
+        temperature=number("temp"),
+        top_k=None if top_k is None else int(top_k),
+        top_p=number("top_p"),
+        min_p=number("min_p"),
+        repetition_penalty=number("penalty_repeat"),
+    )
+
+
+def load_model(settings: EngineSettings, progress: Progress) -> Model:
+    """Load the file of `settings`, telling how far it is; the tokenizer is made beside the backend.
+
+    Raises `FileError` or `UnsupportedModelError`.
+    """
+    progress(LoadProgress("mapping", 0.0, settings.model_path.name))
+    gguf = open_gguf(settings.model_path)
+    with ThreadPoolExecutor(1, thread_name_prefix="phobos-load") as pool:
+        words = pool.submit(_load_words, gguf, settings)
+        backend, info = open_backend(gguf, settings, progress)
+        try:
+            tokenizer, template = words.result()
+        except BaseException:
+            backend.close()
+            raise
+    progress(LoadProgress("ready", 1.0))
+    limits = backend.limits
+    return Model(
+        path=settings.model_path,
+        label=f"GGUF, {gguf.architecture}",
+        architecture=gguf.architecture,
+        created=int(settings.model_path.stat().st_mtime),
+        n_ctx=limits.n_ctx,
+        n_slots=limits.n_slots,
+        tokenizer=tokenizer,
+        template=template,
+        backend=backend,
+        dialect_name=info.dialect,
+        sampling=read_sampling(gguf.metadata),
+        settings=settings,
+        info=info,
+        supports_thinking=template is not None and "enable_thinking" in template.source,
+    )
+
+
+def _load_words(gguf: GGUF, settings: EngineSettings) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The tokenizer, and the chat template: the setting's, else the file's, else none."""
+    tokenizer = load_tokenizer(gguf)
+    source = settings.chat_template
+    if source is None:
+        found = gguf.metadata.get("tokenizer.chat_template")
+        source = found if isinstance(found, str) and found.strip() else None
+    return tokenizer, None if source is None else make_template(source, tokenizer)

@@ -1,0 +1,207 @@
+"""How a sequence chooses its next token: settings resolved once, then one compiled call a token.
+
+Owns the order in which settings fall back, seeds, and the counts that penalties need. The chain itself is
+`kernels/cpu/sampling.py`. A draw depends on the logits, the tokens so far, the seed and the token's position, and on
+nothing else: the same alone, in a batch, or after a reused prefix.
+
+Repetition counts the tokens of prompt and answer, presence and frequency those of the answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from phobos.chat.messages import SamplingParams
+from phobos.kernels.backend import FloatArray, IntArray
+from phobos.kernels.cpu import sampling as kernel
+from phobos.settings import SamplingDefaults
+
+MAX_TOP_LOGPROBS = 32
+_NO_IDS: IntArray = np.empty(0, np.int32)
+_NO_VALUES: FloatArray = np.empty(0, np.float32)
+
+
+class Constraint(Protocol):
+    """What may follow, as a grammar sees it; one a sequence, used by the engine thread."""
+
+    def mask(self) -> IntArray | None:
+        """int32 [ceil(n_vocab / 32)]: bit `i % 32` of word `i // 32` is set where token `i` may follow; None: any."""
+
+    def accept(self, token: int) -> None:
+        """The token was chosen."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Every setting decided; `seed` is the one that was used, to be told to the client."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    seed: int
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the tokens so far change the logits."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
+PHOBOS_DEFAULTS = SamplingDefaults(
+    temperature=0.8,
+    top_k=40,
+    top_p=0.95,
+    min_p=0.05,
+    typical_p=1.0,
+    presence_penalty=0.0,
+    frequency_penalty=0.0,
+    repetition_penalty=1.0,
+)
+
+
+def resolve_sampling(params: SamplingParams, *defaults: SamplingDefaults) -> Sampling:
+    """Fill in what was not sent from `defaults` (first the flags, then the model file's), then Phobos's own."""
+    layers: tuple[SamplingParams | SamplingDefaults, ...] = (params, *defaults, PHOBOS_DEFAULTS)
+
+    def first(name: str) -> float:
+        values: Iterable[float | None] = (getattr(layer, name) for layer in layers)
+        return next(value for value in values if value is not None)
+
+    seed = next((layer.seed for layer in layers if layer.seed is not None), -1)
+    return Sampling(
+        temperature=first("temperature"),
+        top_k=int(first("top_k")),
+        top_p=first("top_p"),
+        min_p=first("min_p"),
+        typical_p=first("typical_p"),
+        presence_penalty=first("presence_penalty"),
+        frequency_penalty=first("frequency_penalty"),
+        repetition_penalty=first("repetition_penalty"),
+        seed=secrets.randbits(32) if seed == -1 else seed,
+        logit_bias=tuple(sorted(params.logit_bias.items())),
+    )
+
+
+def derive_key(seed: int, choice: int) -> np.uint64:
+    """The generator's key: any integer seed counts whole, and each choice of a request draws its own numbers."""
+    digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+class Scratch:
+    """The working arrays of the kernels, shared by all samplers of one thread."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self.work: FloatArray = np.empty(n_vocab, np.float32)
+        self.order: npt.NDArray[np.int64] = np.empty(n_vocab, np.int64)
+        self.weights: FloatArray = np.empty(n_vocab, np.float32)
+        self.maxima: IntArray = np.empty(kernel.n_blocks(n_vocab), np.int32)
+
+
+class TokenCounts:
+    """The distinct tokens so far, and how often each stands in the answer, as arrays that grow."""
+
+    def __init__(self, prompt: Iterable[int]) -> None:
+        distinct = sorted(set(prompt))
+        self._ids: IntArray = np.empty(len(distinct) + 256, np.int32)
+        self._counts: IntArray = np.zeros(len(distinct) + 256, np.int32)
+        self._ids[: len(distinct)] = distinct
+        self._places = {token: place for place, token in enumerate(distinct)}
+
+    def add(self, token: int) -> None:
+        """Count one token of the answer."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._ids[place] = token
+        self._counts[place] += 1
+
+    @property
+    def ids(self) -> IntArray:
+        """The distinct tokens."""
+        return self._ids[: len(self._places)]
+
+    @property
+    def counts(self) -> IntArray:
+        """For each of `ids`, how often it stands in the answer."""
+        return self._counts[: len(self._places)]
+
+
+@dataclass(frozen=True)
+class Logprobs:
+    """Natural log-probabilities under the raw distribution: the token's, and the most probable tokens, best first."""
+
+    logprob: float
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+class Sampler:
+    """Chooses the tokens of one sequence."""
+
+    def __init__(self, sampling: Sampling, prompt: Iterable[int], choice: int, scratch: Scratch) -> None:
+        self.sampling = sampling
+        self._key = derive_key(sampling.seed, choice)
+        self._scratch = scratch
+        self._bias_ids: IntArray = np.array([token for token, _ in sampling.logit_bias], np.int32)
+        self._bias_values: FloatArray = np.array([value for _, value in sampling.logit_bias], np.float32)
+        self._counts = TokenCounts(prompt) if sampling.has_penalties else None
+
+    def choose(self, logits: FloatArray, position: int, mask: IntArray | None = None) -> int | None:
+        """The token at `position`, from `logits` [n_vocab]; None where no token can follow."""
+        s, counts, scratch = self.sampling, self._counts, self._scratch
+        token = kernel.sample(
+            logits,
+            self._bias_ids,
+            self._bias_values,
+            _NO_IDS if mask is None else mask,
+            _NO_IDS if counts is None else counts.ids,
+            _NO_IDS if counts is None else counts.counts,
+            float(s.repetition_penalty),
+            float(s.presence_penalty),
+            float(s.frequency_penalty),
+            float(s.temperature),
+            s.top_k,
+            float(s.typical_p),
+            float(s.top_p),
+            float(s.min_p),
+            self._key,
+            position,
+            scratch.work,
+            scratch.order,
+            scratch.weights,
+            scratch.maxima,
+        )
+        return None if token == kernel.NO_TOKEN else int(token)
+
+    def accept(self, token: int) -> None:
+        """The token stands; penalties count it from now on."""
+        if self._counts is not None:
+            self._counts.add(token)
+
+
+def read_logprobs(logits: FloatArray, token: int, n_top: int, scratch: Scratch) -> Logprobs:
+    """The log-probability of `token` and the `n_top` best (at most 32); NaN where the row is no distribution."""
+    if not 0 <= n_top <= MAX_TOP_LOGPROBS:
+        raise ValueError(f"top_logprobs is {n_top}; it must be between 0 and {MAX_TOP_LOGPROBS}")
+    top_ids = np.empty(n_top, np.int32)
+    values = np.empty(n_top, np.float32)
+    logprob = kernel.log_probabilities(logits, token, top_ids, values, scratch.order, scratch.weights, scratch.maxima)
+    found = [(int(i), float(v)) for i, v in zip(top_ids, values, strict=True) if i != kernel.NO_TOKEN]
+    if math.isnan(logprob):
+        found = []
+    return Logprobs(float(logprob), tuple(i for i, _ in found), tuple(v for _, v in found))

@@ -1,0 +1,140 @@
+"""Whose rows run next: pure policy, and the batch made from it.
+
+Every turn has a row for each running sequence and, beside them, a bounded chunk of prompt rows. Prompts share the
+chunk in the order in which they were last served, so each gets rows within as many turns as there are prompts.
+
+`Pace` bounds the chunk while sequences run. Time spent on their rows earns as much time for prompt rows, so running
+streams keep at least half their pace, whatever a row of either kind costs on this machine and model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+
+import numpy as np
+
+from phobos.kernels.backend import Batch
+
+MIN_CHUNK = 16  # fewer prompt rows than this are not worth a pass beside running sequences
+SMOOTHING = 0.25  # weight of the newest measurement
+MEASURE_EVERY = 32  # turns with prompt rows, after which running sequences have one to themselves
+DEBT_TURNS = 4.0  # a single slow turn holds prompts back for at most about this many turns
+
+
+@dataclass(frozen=True)
+class PromptView:
+    """A prompt still to run: `n_left` rows, at most `n_most` of them in one pass; `last_turn` is when it last ran."""
+
+    key: int
+    n_left: int
+    last_turn: int
+    n_most: int | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The next `n_rows` rows of a prompt."""
+
+    key: int
+    n_rows: int
+
+
+def plan_chunks(prompts: Iterable[PromptView], n_rows: int) -> tuple[Chunk, ...]:
+    """Share `n_rows` rows among prompts, longest unserved first; ties in the order given."""
+    chunks = []
+    for prompt in sorted(prompts, key=lambda p: p.last_turn):
+        n = min(prompt.n_left, n_rows, prompt.n_left if prompt.n_most is None else prompt.n_most)
+        if n > 0:
+            chunks.append(Chunk(prompt.key, n))
+            n_rows -= n
+    return tuple(chunks)
+
+
+class Pace:
+    """Learns what rows cost and says how many prompt rows this turn may have."""
+
+    def __init__(self, max_chunk: int) -> None:
+        self._max_chunk = max_chunk
+        self._turn_s: dict[int, float] = {}  # by running sequences: a turn of their rows alone
+        self._beside_s: float | None = None  # a prompt row beside running sequences
+        self._alone_s: float | None = None  # a prompt row in a turn of its own
+        self._credit_s = 0.0
+        self._n_mixed = 0
+
+    def budget(self, n_running: int) -> int:
+        """Prompt rows for a turn with `n_running` running sequences; 0 lets these run alone."""
+        if n_running == 0:
+            return self._max_chunk
+        turn_s = self.estimate_turn(n_running)
+        if turn_s is None or self._n_mixed >= MEASURE_EVERY:
+            return 0  # measure
+        row_s = self._beside_s or self._alone_s
+        if not row_s:
+            return min(MIN_CHUNK, self._max_chunk)
+        n_rows = math.floor((self._credit_s + turn_s) / row_s * (1 + 1e-9))
+        smallest = min(MIN_CHUNK, self._max_chunk)
+        return min(n_rows, self._max_chunk) if n_rows >= smallest else 0
+
+    def estimate_turn(self, n_running: int) -> float | None:
+        """Seconds of a turn without prompt rows; from the nearest smaller count where this one was not seen."""
+        known = [n for n in self._turn_s if n <= n_running] or list(self._turn_s)
+        return self._turn_s[min(known, key=lambda n: abs(n - n_running))] if known else None
+
+    def observe(self, n_running: int, n_prompt_rows: int, seconds: float) -> float:
+        """A turn took `seconds`; returns the part of it that prompt rows took."""
+        if n_running == 0:
+            self._alone_s = _blend(self._alone_s, seconds / max(n_prompt_rows, 1))
+            self._credit_s = 0.0
+            return seconds
+        if n_prompt_rows == 0:
+            self._turn_s[n_running] = _blend(self._turn_s.get(n_running), seconds)
+            self._earn(seconds)
+            self._n_mixed = 0
+            return 0.0
+        turn_s = self.estimate_turn(n_running)
+        if turn_s is None:
+            turn_s = seconds * n_running / (n_running + n_prompt_rows)
+        self._n_mixed += 1
+        extra_s = max(seconds - turn_s, 0.0)
+        self._beside_s = _blend(self._beside_s, extra_s / n_prompt_rows)
+        self._earn(turn_s)
+        self._credit_s = max(self._credit_s - extra_s, -DEBT_TURNS * turn_s)
+        return extra_s
+
+    def _earn(self, seconds: float) -> None:
+        """Time for running sequences earns time for prompts; it is not hoarded beyond the smallest chunk."""
+        row_s = self._beside_s or self._alone_s or 0.0
+        self._credit_s = min(self._credit_s + seconds, max(seconds, MIN_CHUNK * row_s))
+
+
+def _blend(old: float | None, new: float) -> float:
+    return new if old is None else old + SMOOTHING * (new - old)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Neighbouring rows of one slot; `n_outputs` of them, the last ones, give logits."""
+
+    slot: int
+    first_position: int
+    tokens: Listing[int]
+    n_outputs: int
+
+
+def build_batch(runs: Iterable[Rows]) -> Batch:
+    """The flat batch of these rows, in their order."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    outputs: list[int] = []
+    for rows in runs:
+        n = len(rows.tokens)
+        tokens += rows.tokens
+        positions += range(rows.first_position, rows.first_position + n)
+        slots += [rows.slot] * n
+        outputs += range(len(tokens) - rows.n_outputs, len(tokens))
+    as_array = [np.array(values, np.int32) for values in (tokens, positions, slots, outputs)]
+    return Batch(*as_array)
