@@ -294,7 +294,11 @@ class RawClient:
         )
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.settimeout(timeout_s)
-        self.socket.connect(address)
+        try:
+            self.socket.connect(address)
+        except OSError:
+            self.socket.close()
+            raise
         self.buffer = b""
 
     def __enter__(self) -> RawClient:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ class Server:
     listener: Listener
     engine: ScriptedEngine
     counters: Counters
+    clients: list[RawClient] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -36,7 +37,9 @@ class Server:
         return parts.hostname, parts.port
 
     def connect(self, timeout_s: float = 10.0) -> RawClient:
-        return RawClient(self.where, timeout_s)
+        client = RawClient(self.where, timeout_s)
+        self.clients.append(client)
+        return client
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
         with self.connect() as client:
@@ -74,5 +77,7 @@ def serve() -> Iterator[Serve]:
 
     yield start
     for server in running:
+        for client in server.clients:
+            client.socket.close()
         server.listener.close(0)
         server.engine.close()

@@ -422,7 +422,7 @@ class _StreamChannel:
 
 
 def _malformed_response(malformed: Malformed) -> Response:
-    code = {431: "headers_too_large", 501: "method_not_implemented"}.get(malformed.status, "malformed_request")
+    code = {431: "headers_too_large", 501: "not_implemented"}.get(malformed.status, "malformed_request")
     return Refusal(malformed.status, malformed.message, code=code, close=True).response()
 
 

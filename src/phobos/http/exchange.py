@@ -144,20 +144,19 @@ class Exchange:
             headers = tuple((name.decode("ascii"), value.decode("latin-1")) for name, value in event.headers)
         except UnicodeDecodeError:
             return self._malformed(400, "the request line has bytes outside ASCII")
+        version = event.http_version.decode("ascii")
+        if version not in ("1.0", "1.1"):
+            return self._malformed(505, "this server speaks HTTP/1.1")
+        if version == "1.0" and any(name == "transfer-encoding" for name, _ in headers):
+            return self._malformed(400, "HTTP/1.0 has no Transfer-Encoding")
         method = event.method.decode("ascii")
         if method not in _SUPPORTED:
             return self._malformed(501, "this method is not known")
         self.state = State.BODY
         self._head_only = method == "HEAD"
         path, _, query = _origin_form(target).partition("?")
-        return RequestHead(
-            method,
-            path,
-            query,
-            headers,
-            event.http_version.decode("ascii"),
-            self._h11.they_are_waiting_for_100_continue,
-        )
+        waits = self._h11.they_are_waiting_for_100_continue
+        return RequestHead(method, path, query, headers, version, waits)
 
     def _next_body(self) -> WireEvent | None:
         try:
@@ -258,6 +257,7 @@ _REASONS = {
     501: b"Not Implemented",
     502: b"Bad Gateway",
     503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
 }
 
 

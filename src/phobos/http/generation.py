@@ -251,6 +251,7 @@ class Generations:
     async def _stream(self, request: Request, job: Job, channel: Channel) -> None:
         entered_s = time.monotonic()
         held = b""
+        spoke = False
         writer: Writer | None = None
 
         async def send(data: bytes, wait_s: float) -> None:
@@ -267,22 +268,20 @@ class Generations:
             async with self._run(request.request_id, job, beat) as (run, facts):
                 writer = job.dialect.writer(facts)
                 while run.n_open:
-                    speaks = False
                     for choice, event in coalesce(await self._next(run, beat)):
                         run.note(choice, event)
                         held += writer.push(choice, event)
-                        speaks = speaks or not isinstance(event, Started)
-                    if speaks and held:
+                        spoke = spoke or not isinstance(event, Started)
+                    if spoke and held and run.n_open:
                         await send(b"", facts.queue_wait_s)
                 await send(writer.end(), facts.queue_wait_s)
         except ConnectionError:
             raise
         except Exception as error:
-            if not channel.opened:
+            if not channel.opened and not spoke:
                 raise
-            refusal = _refuse(request.request_id, error)
             tail = writer if writer is not None else job.dialect.writer(_no_facts(request.request_id))
-            await channel.send(held + tail.fail(refusal))
+            await send(tail.fail(_refuse(request.request_id, error)), time.monotonic() - entered_s)
 
     @contextlib.asynccontextmanager
     async def _run(self, request_id: str, job: Job, beat: Beat | None) -> AsyncIterator[tuple[Run, ReplyFacts]]:

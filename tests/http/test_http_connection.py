@@ -1,0 +1,315 @@
+"""Connections on real sockets: order, continuation, limits, deadlines, clients that are slow, half gone or gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+
+import pytest
+from scripted_engine import (
+    RawClient,
+    chat,
+    encode,
+    endless,
+    eventually,
+    finished,
+    parrot,
+    say,
+    with_slots,
+)
+
+from phobos.chat.events import TextDelta
+
+CHAT = "/v1/chat/completions"
+
+
+def content(reply) -> str:
+    return reply.json["choices"][0]["message"]["content"]
+
+
+def test_a_connection_is_kept_alive(serve):
+    with serve().connect() as client:
+        for word in ("one", "two", "three"):
+            reply = client.ask("POST", CHAT, chat(word))
+            assert content(reply) == word
+            assert "connection" not in reply.headers
+
+
+def test_pipelined_requests_are_answered_in_order(serve):
+    server = serve()
+    with server.connect() as client:
+        client.send(b"".join(encode("POST", CHAT, chat(f"number {i}")) for i in range(6)) + encode("GET", "/"))
+        assert [content(client.read()) for _ in range(6)] == [f"number {i}" for i in range(6)]
+        assert client.read().body == b"phobos-inference"
+
+
+def test_a_request_a_byte_at_a_time_with_a_tail(serve):
+    server = serve()
+    data = encode("POST", CHAT, chat("slow and steady")) + encode("GET", "/health")
+    with server.connect() as client:
+        for byte in data:
+            client.send(bytes([byte]))
+        assert content(client.read()) == "slow and steady"
+        assert client.read().status == 200
+
+
+def test_a_chunked_body_is_read(serve):
+    body = json.dumps(chat("in pieces")).encode()
+    pieces = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (body[:7], body[7:])) + b"0\r\n\r\n"
+    headers = {"transfer-encoding": "chunked", "content-type": "application/json"}
+    with serve().connect() as client:
+        client.send(encode("POST", CHAT, None, headers) + pieces)
+        assert content(client.read()) == "in pieces"
+        assert client.ask("GET", "/").status == 200
+
+
+def test_continue_is_sent_before_the_body(serve):
+    body = json.dumps(chat("patient")).encode()
+    headers = {"expect": "100-continue", "content-length": str(len(body)), "content-type": "application/json"}
+    with serve().connect(timeout_s=2) as client:
+        client.send(encode("POST", CHAT, None, headers))
+        assert client.read_head()[0] == 100
+        client.send(body)
+        assert content(client.read()) == "patient"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"content-length": "99999999"}, 413), ({"content-length": "10", "authorization": "Bearer no"}, 401)],
+)
+def test_a_final_answer_takes_the_place_of_continue(serve, headers, status):
+    server = serve(api_keys=("yes",) if status == 401 else ())
+    with server.connect(timeout_s=2) as client:
+        client.send(
+            encode("POST", CHAT, None, {"expect": "100-continue", "content-type": "application/json", **headers})
+        )
+        assert client.read_head()[0] == status
+
+
+def test_a_body_over_the_limit_is_413_however_it_comes(serve):
+    server = serve(max_body_bytes=1000)
+    declared = server.post(CHAT, b" " * 1001)
+    assert declared.status == 413 and declared.error["code"] == "request_too_large"
+    assert declared.headers["connection"] == "close" and "x-request-id" in declared.headers
+    with server.connect() as client:
+        client.send(encode("POST", CHAT, None, {"transfer-encoding": "chunked", "content-type": "application/json"}))
+        client.send(b"800\r\n" + b"a" * 0x800 + b"\r\n")
+        assert client.read().status == 413
+        assert client.at_end()
+
+
+def test_a_large_refused_body_does_not_hide_the_answer(serve):
+    server = serve(max_body_bytes=1000)
+    with server.connect() as client:
+        client.send(encode("POST", CHAT, b" " * (1 << 20)))
+        assert client.read().status == 413
+
+
+def test_a_body_is_drained_after_a_refusal(serve):
+    server = serve(api_keys=("k",))
+    with server.connect() as client:
+        for headers, status in (({}, 401), ({"host": "evil.example"}, 403)):
+            assert client.ask("POST", CHAT, chat("x" * 5000), headers).status == status
+        assert client.ask("POST", CHAT, chat("after"), {"authorization": "Bearer k"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["content-length: 2\r\ncontent-length: 3", "content-length: 2\r\ntransfer-encoding: chunked", "bad header: x"],
+)
+def test_doubtful_framing_is_400_and_closes(serve, lines):
+    with serve().connect() as client:
+        client.send(f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n\r\n{{}}".encode())
+        reply = client.read()
+        assert reply.status == 400 and reply.error["type"] == "invalid_request_error"
+        assert client.at_end()
+
+
+def test_head_and_options_and_wrong_methods(serve):
+    server = serve(api_keys=("k",))
+    head = server.ask("HEAD", "/health")
+    assert head.status == 200 and int(head.headers["content-length"]) > 0
+    preflight = server.ask(
+        "OPTIONS", CHAT, None, {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
+    )
+    assert preflight.status == 204
+    assert preflight.headers["access-control-allow-origin"] == "http://localhost:3000"
+    assert "authorization" in preflight.headers["access-control-allow-headers"]
+    wrong = server.get(CHAT, {"authorization": "Bearer k"})
+    assert wrong.status == 405 and wrong.headers["allow"] == "POST, OPTIONS"
+    assert wrong.error["code"] == "method_not_allowed"
+    lost = server.get("/nowhere", {"authorization": "Bearer k"})
+    assert lost.status == 404 and lost.error["code"] == "not_found"
+    typed = server.post(CHAT, b"x", {"content-type": "text/plain", "authorization": "Bearer k"})
+    assert typed.status == 415 and typed.error["code"] == "unsupported_media_type"
+
+
+def test_the_query_and_the_prefix_do_not_change_the_route(serve):
+    server = serve()
+    assert server.post(CHAT + "?api-version=1", chat()).status == 200
+    assert server.post("/chat/completions", chat()).status == 200
+    assert server.get("/models").json == server.get("/v1/models").json
+    assert server.get("/v1/health").status == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", encode("POST", CHAT, None, {"content-length": "5"}) + b"he"])
+def test_a_stalled_request_is_closed(serve, sent):
+    with serve(request_timeout_s=0.2).connect() as client:
+        client.send(sent)
+        began = time.monotonic()
+        if sent:
+            assert client.read().status == 408
+        assert client.at_end()
+        assert time.monotonic() - began < 2
+
+
+def test_a_dripping_request_meets_the_same_deadline(serve):
+    with serve(request_timeout_s=0.3).connect() as client:
+        data = encode("POST", CHAT, chat("never whole"))
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            for byte in data * 2:
+                client.send(bytes([byte]))
+                time.sleep(0.02)
+                if time.monotonic() - began > 5:
+                    pytest.fail("the dripping client was never cut off")
+        assert time.monotonic() - began < 3
+
+
+def test_an_idle_connection_is_closed(serve):
+    with serve(keep_alive_s=0.2).connect() as client:
+        assert client.ask("GET", "/").status == 200
+        assert client.at_end()
+
+
+def test_connections_beyond_the_limit_are_told(serve):
+    server = serve(max_connections=3)
+    clients = [server.connect() for _ in range(3)]
+    assert all(client.ask("GET", "/").status == 200 for client in clients)
+    with server.connect() as extra:
+        reply = extra.read()
+        assert reply.status == 503 and reply.error["code"] == "too_many_connections"
+        assert extra.at_end()
+    clients.pop().socket.close()
+    eventually(lambda: server.listener.n_connections <= 2)
+    assert server.get("/").status == 200
+
+
+def test_connections_of_one_address_are_limited(serve):
+    server = serve(max_connections_per_address=2)
+    clients = [server.connect() for _ in range(2)]
+    assert all(client.ask("GET", "/").status == 200 for client in clients)
+    with server.connect() as extra:
+        assert extra.read().status == 503
+
+
+def test_a_client_that_leaves_frees_the_engine(serve):
+    server = serve(endless())
+    for stream in (False, True):
+        with server.connect() as client:
+            client.send(encode("POST", CHAT, chat(stream=stream)))
+            eventually(lambda: server.engine.running)
+            if stream:
+                client.read_until(b"tick ")
+        began = time.monotonic()
+        eventually(lambda: not server.engine.running)
+        assert time.monotonic() - began < 0.5
+    assert server.engine.cancelled == 2
+
+
+def test_a_reset_frees_the_engine(serve):
+    server = serve(endless())
+    client = server.connect()
+    client.send(encode("POST", CHAT, chat()))
+    eventually(lambda: server.engine.running)
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.socket.close()
+    eventually(lambda: not server.engine.running)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_half_closed_client_still_gets_its_answer(serve, stream):
+    server = serve(say("all ", "of ", "it", pause_s=0.1))
+    with server.connect() as client:
+        client.send(encode("POST", CHAT, chat(stream=stream)))
+        client.socket.shutdown(socket.SHUT_WR)
+        reply = client.read()
+        assert reply.status == 200
+        assert b"all of it" in reply.body if not stream else reply.events[-1] == "[DONE]"
+        assert client.at_end()
+
+
+def test_a_slow_reader_never_blocks_the_engine_and_loses_nothing(serve):
+    n_pieces = 3000
+
+    def flood(request, tokens, choice):
+        if "flood" not in request.messages[-1].content:
+            yield from parrot(request, tokens, choice)
+            return
+        for index in range(n_pieces):
+            yield TextDelta(f"[{index}]" + "x" * 2000)
+        yield finished(tokens, n_pieces)
+
+    server = serve(flood, with_slots(2))
+    with server.connect() as slow:
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        slow.send(encode("POST", CHAT, chat("flood", stream=True)))
+        eventually(lambda: server.engine.finished == 1)
+        assert content(server.post(CHAT, chat("others go on"))) == "others go on"
+        events = slow.read().events
+        text = "".join(e["choices"][0]["delta"].get("content", "") for e in events[:-1])
+        assert [part.split("]")[0] for part in text.split("[")[1:]] == [str(i) for i in range(n_pieces)]
+
+
+def test_a_client_that_stops_reading_is_let_go(serve):
+    def flood(request, tokens, choice):
+        while True:
+            yield TextDelta("x" * 50_000)
+
+    server = serve(flood, write_timeout_s=0.3)
+    with server.connect() as client:
+        client.send(encode("POST", CHAT, chat(stream=True)))
+        eventually(lambda: server.engine.running)
+        eventually(lambda: not server.engine.running and server.listener.n_connections == 0)
+
+
+def test_ipv6_and_unix_sockets(serve, tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    six = serve(listen="[::1]:0")
+    assert six.url.startswith("http://[::1]:")
+    assert content(six.post(CHAT, chat("six"))) == "six"
+    path = str(tmp_path / "phobos.sock")
+    unix = serve(listen="unix:" + path)
+    assert content(unix.post(CHAT, chat("unix"))) == "unix"
+    assert os.stat(path).st_mode & 0o077 == 0
+    unix.listener.close(0)
+    assert not os.path.exists(path)
+
+
+def test_an_unread_answer_to_an_old_client_ends_by_closing(serve):
+    with serve().connect() as client:
+        body = json.dumps(chat("old", stream=True)).encode()
+        head = f"POST {CHAT} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        client.send(head.encode() + body)
+        reply = client.read()
+        assert reply.events[-1] == "[DONE]" and "transfer-encoding" not in reply.headers
+
+
+def test_nothing_leaks(serve):
+    server = serve(parrot)
+    server.get("/")
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    for index in range(40):
+        client = RawClient(server.where)
+        client.send(encode("POST", CHAT, chat(stream=bool(index % 2)))[: None if index % 3 else 60])
+        client.socket.close()
+    eventually(lambda: server.listener.n_connections == 0)
+    if before is not None:
+        eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    assert not server.engine.running
