@@ -72,11 +72,11 @@ def configure(name: str | None = None) -> None:
 
 @contextmanager
 def redirect(handler: logging.Handler) -> Iterator[None]:
-    """Send lines to `handler` instead for a while; afterwards they go where they went before."""
-    logger = logging.getLogger(ROOT)
-    before = logger.handlers[:]
-    logger.handlers[:] = [handler]
+    """Send Phobos's lines, and those of every library, to `handler` for a while; then all is as before."""
+    mine, root = logging.getLogger(ROOT), logging.getLogger()
+    before = mine.handlers[:], root.handlers[:]
+    mine.handlers[:], root.handlers[:] = [handler], [handler]
     try:
         yield
     finally:
-        logger.handlers[:] = before
+        mine.handlers[:], root.handlers[:] = before

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from phobos import log
 from phobos.counters import Counters
 from phobos.errors import PhobosError, UnavailableError
 from phobos.http.listener import Listener
@@ -115,13 +116,13 @@ def serve(settings: EngineSettings, serve_settings: ServeSettings, display: Disp
     listener.bind()
     with stop.signals():
         listener.start()
-        logger.info("listening on %s", counters.address)
         if reason_off is not None:
+            logger.info("listening on %s", counters.address)
             logger.info("%s", reason_off)
         loader = Loader(settings, counters, listener, stop)
         loader.start()
         if reason_off is None:
-            _draw_dashboard(counters, loader, stop, display)
+            _draw_dashboard(counters, listener, stop, display, serve_settings.drain_s)
         else:
             _wait(loader, stop)
         return _end(listener, loader, stop, serve_settings.drain_s)
@@ -134,27 +135,37 @@ def _wait(loader: Loader, stop: Stop) -> None:
             return
 
 
-def _draw_dashboard(counters: Counters, loader: Loader, stop: Stop, display: Display) -> None:
-    raise NotImplementedError
+def _draw_dashboard(counters: Counters, listener: Listener, stop: Stop, display: Display, drain_s: float) -> None:
+    """Until the user quits or a signal comes; log lines are the dashboard's meanwhile."""
+    from phobos.tui.log import LogRing
+    from phobos.tui.run import run_dashboard
+
+    def quit_server() -> None:
+        stop.ask(0)
+        listener.close(drain_s)
+
+    ring = LogRing()
+    with log.redirect(ring):
+        logger.info("listening on %s", counters.address)
+        run_dashboard(counters, ring, animate=display.animation, on_quit=quit_server)
+    stop.ask(0)
 
 
 def _end(listener: Listener, loader: Loader, stop: Stop, drain_s: float) -> int:
     """Drain, close, and raise what ended the engine, if anything did."""
-    engine = loader.engine
-    died = engine is not None and not engine.alive
+    died = loader.engine is not None and not loader.engine.alive
     if not died and loader.failure is None:
         logger.info("stopping: running requests get %g s", drain_s)
-    listener.close(0.0 if died else drain_s)
-    if engine is not None:
-        failure = engine.failure
-        engine.close(0.0)
-        if died:
-            raise failure or UnavailableError("the engine stopped: start the server again")
+    listener.close(drain_s)
+    if died and loader.engine is not None:
+        raise loader.engine.failure or UnavailableError("the engine stopped: start the server again")
     if loader.failure is not None:
         raise loader.failure
     if loader.is_alive():
-        logger.debug("the loader is still busy; it ends with the process")
+        logger.info("stopped while loading")
         sys.stderr.flush()
         os._exit(stop.exit_code)
+    if loader.engine is not None:
+        loader.engine.close(0.0)
     logger.info("stopped")
     return stop.exit_code

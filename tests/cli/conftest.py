@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from command_line import CommandLine
 from phobos import library
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
 SMOLLM2_BYTES = 98_362_432
 
 
@@ -26,21 +23,9 @@ def models_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run_cli(tmp_path: Path) -> Run:
-    """Run `phobos-cli` as a process with nothing of the user's environment but what it needs."""
-
-    def run(
-        *args: str, env: Mapping[str, str] | None = None, stdin: str | None = None, timeout: float = 60
-    ) -> subprocess.CompletedProcess[str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PHOBOS_", "HF_"))}
-        kept |= {"PHOBOS_MODELS": str(tmp_path / "models"), "COLUMNS": "100", **(env or {})}
-        given = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
-        return subprocess.run(
-            [sys.executable, "-m", "phobos.cli", *args],
-            env=kept, text=True, capture_output=True, timeout=timeout, check=False, **given,
-        )  # fmt: skip
-
-    return run
+def run_cli(tmp_path: Path) -> CommandLine:
+    """`phobos-cli` with an empty models folder."""
+    return CommandLine(tmp_path / "models")
 
 
 @pytest.fixture(scope="session")

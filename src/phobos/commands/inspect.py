@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phobos import library, log
+from phobos.commands.completion import complete_model
 from phobos.commands.flags import flag, with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.options import GENERAL_FLAGS, JSON_FLAG
@@ -22,7 +23,7 @@ INSPECT_FLAGS = [
 
 
 @click.command("inspect", cls=PhobosCommand)
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_model)
 @with_flags(INSPECT_FLAGS, JSON_FLAG, GENERAL_FLAGS)
 def command(file: str, tensors: bool, template: bool, as_json: bool, **general: Any) -> int:
     """Show what a model file holds, and whether Phobos runs it.

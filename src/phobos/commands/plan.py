@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from phobos import library, log
+from phobos.commands.completion import complete_model
 from phobos.commands.flags import with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.options import ENGINE_FLAGS, GENERAL_FLAGS, JSON_FLAG
@@ -14,7 +15,7 @@ from phobos.sizes import format_bytes
 
 
 @click.command("plan", cls=PhobosCommand)
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_model)
 @with_flags(ENGINE_FLAGS, JSON_FLAG, GENERAL_FLAGS)
 def command(file: str, as_json: bool, **values: Any) -> int:
     """Tell what a model needs, what this machine has, and what fits; nothing is loaded."""

@@ -25,8 +25,15 @@ class RunCommand(PhobosCommand):
         return (ctx.parent or ctx).command.get_help(ctx.parent or ctx)
 
 
+def complete_command(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The commands, as long as no word stands before."""
+    root = ctx.find_root().command
+    names = root.list_commands(ctx) if isinstance(root, click.Group) and not ctx.params.get("words") else []
+    return [name for name in names if name.startswith(incomplete)]
+
+
 @click.command("run", cls=RunCommand)
-@click.argument("words", nargs=-1, metavar="PROMPT")
+@click.argument("words", nargs=-1, metavar="PROMPT", shell_complete=complete_command)
 @with_flags(
     options.MODEL_FLAGS,
     options.SAMPLING_FLAGS,
