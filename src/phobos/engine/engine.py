@@ -23,11 +23,12 @@ from phobos.chat.messages import GenerationRequest
 from phobos.counters import Counters
 from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting, plan_reuse
 from phobos.engine.model import Model
-from phobos.engine.sampler import Sampler, Scratch, read_logprobs, resolve_sampling
+from phobos.engine.sampler import Sampler, read_logprobs, resolve_sampling
 from phobos.engine.scheduler import Pace, PromptView, Rows, build_batch, plan_chunks
 from phobos.engine.sequence import Admission, Sequence
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
 from phobos.kernels.backend import FloatArray
+from phobos.kernels.cpu.rows import RowKernels
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class Engine:
         self._n_vocab = min(limits.n_vocab, model.tokenizer.n_vocab)
         self._max_rows = limits.max_rows
         self._n_prompt_outputs = max(1, min(PROMPT_LOGPROB_ROWS, limits.max_outputs - model.n_slots))
-        self._scratch = Scratch(self._n_vocab)
+        self._kernels = RowKernels(self._n_vocab)
         self._slots = Slots(model.n_slots, model.n_ctx)
         self._pace = Pace(max(1, min(model.settings.chunk_rows, limits.max_rows - model.n_slots)))
         self._changed = threading.Condition()
@@ -128,7 +129,7 @@ class Engine:
             request,
             tokens,
             model.tokenizer,
-            Sampler(sampling, tokens, choice, self._scratch),
+            Sampler(sampling, tokens, choice, self._kernels),
             n_ctx=model.n_ctx,
             max_tokens=model.settings.sampling.max_tokens,
             choice=choice,
@@ -287,7 +288,7 @@ class Engine:
         if token is None:
             raise UnavailableError(NO_TOKEN)
         n_top = sequence.request.top_logprobs
-        logprobs = None if n_top is None else read_logprobs(row, token, n_top, self._scratch)
+        logprobs = None if n_top is None else read_logprobs(row, token, n_top, self._kernels)
         self.counters.generated_tokens += 1
         return events + sequence.push(token, logprobs, now_s)
 
@@ -297,7 +298,7 @@ class Engine:
         first = sequence.n_rows - len(logits) + 1
         following = sequence.tokens[first : sequence.n_rows + 1]
         sequence.push_prompt_logprobs(
-            read_logprobs(row, token, n_top, self._scratch) for row, token in zip(logits, following, strict=False)
+            read_logprobs(row, token, n_top, self._kernels) for row, token in zip(logits, following, strict=False)
         )
 
     # Slots

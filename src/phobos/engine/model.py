@@ -20,7 +20,6 @@ from phobos.engine.sequence import TextScanner
 from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
-from phobos.kernels import open_backend
 from phobos.kernels.backend import Backend, Progress
 from phobos.settings import EngineSettings, SamplingDefaults
 
@@ -183,6 +182,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
 
     Raises `FileError` or `UnsupportedModelError`.
     """
+    from phobos.kernels import open_backend  # brings the compiler with it
+
     progress(LoadProgress("mapping", 0.0, settings.model_path.name))
     gguf = open_gguf(settings.model_path)
     with ThreadPoolExecutor(1, thread_name_prefix="phobos-load") as pool:

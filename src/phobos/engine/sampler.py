@@ -10,23 +10,19 @@ Repetition counts the tokens of prompt and answer, presence and frequency those 
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from phobos.chat.messages import SamplingParams
 from phobos.kernels.backend import FloatArray, IntArray
-from phobos.kernels.cpu import sampling as kernel
+from phobos.kernels.cpu.rows import NO_IDS, Chain, RowKernels
 from phobos.settings import SamplingDefaults
 
 MAX_TOP_LOGPROBS = 32
-_NO_IDS: IntArray = np.empty(0, np.int32)
-_NO_VALUES: FloatArray = np.empty(0, np.float32)
 
 
 class Constraint(Protocol):
@@ -95,20 +91,10 @@ def resolve_sampling(params: SamplingParams, *defaults: SamplingDefaults) -> Sam
     )
 
 
-def derive_key(seed: int, choice: int) -> np.uint64:
+def derive_key(seed: int, choice: int) -> int:
     """The generator's key: any integer seed counts whole, and each choice of a request draws its own numbers."""
     digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
-    return np.uint64(int.from_bytes(digest, "little"))
-
-
-class Scratch:
-    """The working arrays of the kernels, shared by all samplers of one thread."""
-
-    def __init__(self, n_vocab: int) -> None:
-        self.work: FloatArray = np.empty(n_vocab, np.float32)
-        self.order: npt.NDArray[np.int64] = np.empty(n_vocab, np.int64)
-        self.weights: FloatArray = np.empty(n_vocab, np.float32)
-        self.maxima: IntArray = np.empty(kernel.n_blocks(n_vocab), np.int32)
+    return int.from_bytes(digest, "little")
 
 
 class TokenCounts:
@@ -153,40 +139,36 @@ class Logprobs:
 class Sampler:
     """Chooses the tokens of one sequence."""
 
-    def __init__(self, sampling: Sampling, prompt: Iterable[int], choice: int, scratch: Scratch) -> None:
+    def __init__(self, sampling: Sampling, prompt: Iterable[int], choice: int, kernels: RowKernels) -> None:
         self.sampling = sampling
         self._key = derive_key(sampling.seed, choice)
-        self._scratch = scratch
-        self._bias_ids: IntArray = np.array([token for token, _ in sampling.logit_bias], np.int32)
-        self._bias_values: FloatArray = np.array([value for _, value in sampling.logit_bias], np.float32)
+        self._kernels = kernels
+        self._chain = Chain(
+            temperature=float(sampling.temperature),
+            top_k=sampling.top_k,
+            typical_p=float(sampling.typical_p),
+            top_p=float(sampling.top_p),
+            min_p=float(sampling.min_p),
+            repetition=float(sampling.repetition_penalty),
+            presence=float(sampling.presence_penalty),
+            frequency=float(sampling.frequency_penalty),
+            bias_ids=np.array([token for token, _ in sampling.logit_bias], np.int32),
+            bias_values=np.array([value for _, value in sampling.logit_bias], np.float32),
+        )
         self._counts = TokenCounts(prompt) if sampling.has_penalties else None
 
     def choose(self, logits: FloatArray, position: int, mask: IntArray | None = None) -> int | None:
         """The token at `position`, from `logits` [n_vocab]; None where no token can follow."""
-        s, counts, scratch = self.sampling, self._counts, self._scratch
-        token = kernel.sample(
+        counts = self._counts
+        return self._kernels.draw(
             logits,
-            self._bias_ids,
-            self._bias_values,
-            _NO_IDS if mask is None else mask,
-            _NO_IDS if counts is None else counts.ids,
-            _NO_IDS if counts is None else counts.counts,
-            float(s.repetition_penalty),
-            float(s.presence_penalty),
-            float(s.frequency_penalty),
-            float(s.temperature),
-            s.top_k,
-            float(s.typical_p),
-            float(s.top_p),
-            float(s.min_p),
+            self._chain,
             self._key,
             position,
-            scratch.work,
-            scratch.order,
-            scratch.weights,
-            scratch.maxima,
+            mask=NO_IDS if mask is None else mask,
+            seen_ids=NO_IDS if counts is None else counts.ids,
+            seen_counts=NO_IDS if counts is None else counts.counts,
         )
-        return None if token == kernel.NO_TOKEN else int(token)
 
     def accept(self, token: int) -> None:
         """The token stands; penalties count it from now on."""
@@ -194,14 +176,9 @@ class Sampler:
             self._counts.add(token)
 
 
-def read_logprobs(logits: FloatArray, token: int, n_top: int, scratch: Scratch) -> Logprobs:
+def read_logprobs(logits: FloatArray, token: int, n_top: int, kernels: RowKernels) -> Logprobs:
     """The log-probability of `token` and the `n_top` best (at most 32); NaN where the row is no distribution."""
     if not 0 <= n_top <= MAX_TOP_LOGPROBS:
         raise ValueError(f"top_logprobs is {n_top}; it must be between 0 and {MAX_TOP_LOGPROBS}")
-    top_ids = np.empty(n_top, np.int32)
-    values = np.empty(n_top, np.float32)
-    logprob = kernel.log_probabilities(logits, token, top_ids, values, scratch.order, scratch.weights, scratch.maxima)
-    found = [(int(i), float(v)) for i, v in zip(top_ids, values, strict=True) if i != kernel.NO_TOKEN]
-    if math.isnan(logprob):
-        found = []
-    return Logprobs(float(logprob), tuple(i for i, _ in found), tuple(v for _, v in found))
+    logprob, ids, values = kernels.log_probabilities(logits, token, n_top)
+    return Logprobs(logprob, tuple(ids.tolist()), tuple(values.tolist()))

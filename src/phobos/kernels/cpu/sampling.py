@@ -486,4 +486,4 @@ def log_probabilities(logits, token, top_ids, top_values, order, weights, maxima
         for i in range(count):
             top_ids[i] = candidate_id(order[i])
             top_values[i] = logits[top_ids[i]] - log_total
-    return logits[token] - log_total
+    return np.float32(logits[token] - log_total)
