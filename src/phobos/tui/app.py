@@ -23,8 +23,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from phobos.counters import Snapshot
+from phobos.tui.lines import LineView
 from phobos.tui.log import LogLine, LogRing
-from phobos.tui.panels.panel import Panel
 from phobos.tui.rates import Moment, RateMeter
 from phobos.tui.screens.dashboard import DashboardScreen
 from phobos.tui.screens.help import HelpScreen
@@ -35,6 +35,9 @@ from phobos.tui.terminal import Terminal
 from phobos.tui.theme import NIGHT, NOON, PLAIN, THEMES, choose_theme
 
 SNAPSHOT_INTERVAL_S = 0.2
+#: What the drawing thread may take of a core, and the slowest it gets for that.
+PROCESSOR_SHARE = 0.02
+SLOWEST_INTERVAL_S = 1.0
 _LOG_LINES = 1000
 #: They end the server in order, as the keys do.
 CAUGHT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -87,6 +90,9 @@ class PhobosApp(App[None]):
         self._seconds = clock
         self._ticks = ticking
         self._base: LiveScreen | None = None
+        self._ticked_s = self._asked_s = clock()
+        self._used_s = time.thread_time()
+        self._credit_s = 0.0
 
     async def on_mount(self) -> None:
         self.begin_capture_print(self)
@@ -98,7 +104,20 @@ class PhobosApp(App[None]):
         if self._opens and width >= MIN_WIDTH and height >= MIN_HEIGHT:
             await self.push_screen(OpeningScreen(self._leave_opening, self._seconds))
         if self._ticks:
-            self.set_interval(SNAPSHOT_INTERVAL_S, self.tick)
+            self.set_interval(SNAPSHOT_INTERVAL_S, self._tick_in_budget)
+
+    def _tick_in_budget(self) -> None:
+        """`tick`, unless this thread has used more than its share of a processor: then later, but within a second.
+
+        The engine's team needs every core; a large terminal is drawn less often rather than at its expense.
+        """
+        now_s, used_s = self._seconds(), time.thread_time()
+        self._credit_s += PROCESSOR_SHARE * (now_s - self._asked_s) - (used_s - self._used_s)
+        self._credit_s = max(-PROCESSOR_SHARE, min(self._credit_s, PROCESSOR_SHARE * SNAPSHOT_INTERVAL_S))
+        self._asked_s, self._used_s = now_s, used_s
+        if self._credit_s >= 0 or now_s - self._ticked_s >= SLOWEST_INTERVAL_S:
+            self._ticked_s = now_s
+            self.tick()
 
     def tick(self) -> None:
         """Take a snapshot and the new log lines and hand them to the screens."""
@@ -188,8 +207,8 @@ class PhobosApp(App[None]):
 
     def _redraw(self, _: object) -> None:
         for screen in self.screen_stack:
-            for panel in screen.query(Panel):
-                panel.refresh()
+            for view in screen.query(LineView):
+                view.redraw()
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from textual.content import Content
 
 from phobos.tui.format import rate_text, share_text
-from phobos.tui.panels.panel import Lines, Panel, pair
+from phobos.tui.lines import Lines
+from phobos.tui.panels.panel import Panel, pair
 from phobos.tui.plot import area, meter
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette

@@ -6,7 +6,8 @@ from textual.content import Content
 
 from phobos.counters import LoadProgress
 from phobos.tui.format import seconds_text, share_text, whole_text
-from phobos.tui.panels.panel import Lines, Panel, pair
+from phobos.tui.lines import Lines
+from phobos.tui.panels.panel import Panel, pair
 from phobos.tui.plot import meter
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from textual.content import Content
 
+from phobos.tui.lines import Lines
 from phobos.tui.log import LogLine
-from phobos.tui.panels.panel import Lines
 from phobos.tui.panels.scrolling import ScrollingPanel
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette
@@ -34,14 +34,14 @@ class LogPanel(ScrollingPanel):
         """Append lines; the view moves on only where it stood at the end."""
         self.lines.extend(lines)
         self._wrapped_for = None
-        self.refresh()
+        self.redraw()
 
     def clear_lines(self) -> None:
         """Forget all lines."""
         self.lines.clear()
         self.follows = True
         self._wrapped_for = None
-        self.refresh()
+        self.redraw()
 
     def scroll_rows(self, n_rows: int) -> None:
         super().scroll_rows(n_rows)

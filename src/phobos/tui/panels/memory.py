@@ -6,7 +6,8 @@ from textual.content import Content
 
 from phobos.counters import Snapshot
 from phobos.tui.format import bytes_text, share_text, whole_text
-from phobos.tui.panels.panel import Lines, Panel, columns, pair
+from phobos.tui.lines import Lines
+from phobos.tui.panels.panel import Panel, columns, pair
 from phobos.tui.plot import meter, stacked
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette

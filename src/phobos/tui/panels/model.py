@@ -5,7 +5,8 @@ from __future__ import annotations
 from textual.content import Content
 
 from phobos.tui.format import count_text, whole_text
-from phobos.tui.panels.panel import Lines, Panel, pair
+from phobos.tui.lines import Lines
+from phobos.tui.panels.panel import Panel, pair
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette
 

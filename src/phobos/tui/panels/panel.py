@@ -1,4 +1,4 @@
-"""What all panels share: they are handed a moment, draw lines of text from it, and repaint only when these differ."""
+"""What all panels share: they are handed a moment and draw lines of text from it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 from textual.content import Content
 from textual.reactive import reactive
-from textual.widget import Widget
 
+from phobos.tui.lines import Lines, LineView
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette, palette_of
 
-Lines = list[Content]
 
-
-class Panel(Widget):
+class Panel(LineView):
     """A titled box of lines. Subclasses give `TITLE` and `draw`, a pure function of the moment and the size."""
 
     TITLE = ""
@@ -24,7 +22,6 @@ class Panel(Widget):
     def __init__(self) -> None:
         super().__init__(id=type(self).__name__.removesuffix("Panel").lower())
         self.border_title = self.TITLE or None
-        self._drawn: Content | None = None
 
     def draw(self, moment: Moment, width: int, height: int, palette: Palette) -> Lines:
         """The lines to show in `width` by `height` cells; more than fit are cut off."""
@@ -32,20 +29,13 @@ class Panel(Widget):
 
     def watch_moment(self) -> None:
         """Repaint where the new moment looks different."""
-        drawn = self._draw_now()
-        if drawn is None or self._drawn is None or not drawn.is_same(self._drawn):
-            self.refresh()
+        self.redraw()
 
-    def render(self) -> Content:
-        self._drawn = self._draw_now() or Content()
-        return self._drawn
-
-    def _draw_now(self) -> Content | None:
-        width, height = self.content_size
-        if self.moment is None or width <= 0 or height <= 0:
-            return None
+    def draw_lines(self, width: int, height: int) -> Lines:
+        if self.moment is None:
+            return []
         lines = self.draw(self.moment, width, height, palette_of(self.app.current_theme))
-        return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines[:height])
+        return [line.truncate(width, ellipsis=True) for line in lines[:height]]
 
 
 def pair(label: str, value: str | Content, width: int, palette: Palette) -> Content:

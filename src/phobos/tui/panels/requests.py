@@ -13,7 +13,7 @@ from textual.message import Message
 
 from phobos.counters import RequestInfo, Snapshot
 from phobos.tui.format import rate_text, seconds_text, share_text, whole_text
-from phobos.tui.panels.panel import Lines
+from phobos.tui.lines import Lines
 from phobos.tui.panels.scrolling import ScrollingPanel
 from phobos.tui.plot import meter
 from phobos.tui.rates import Moment, request_decode_rate, request_first_token_s, request_prompt_rate
@@ -89,7 +89,7 @@ class RequestsPanel(ScrollingPanel):
             self.first = at
         elif at >= self.first + self.n_visible:
             self.first = at - self.n_visible + 1
-        self.refresh()
+        self.redraw()
 
     def action_choose(self) -> None:
         if self._shown:
@@ -104,13 +104,13 @@ class RequestsPanel(ScrollingPanel):
         if request_id == self.chosen_id:
             self.action_choose()
         self.chosen_id = request_id
-        self.refresh()
+        self.redraw()
 
     def on_focus(self) -> None:
-        self.refresh()
+        self.redraw()
 
     def on_blur(self) -> None:
-        self.refresh()
+        self.redraw()
 
     def _cursor(self) -> int:
         """The row of the chosen request; the first one when it has left the list."""

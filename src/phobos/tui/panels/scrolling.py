@@ -8,7 +8,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from phobos.tui.panels.panel import Lines, Panel
+from phobos.tui.lines import Lines
+from phobos.tui.panels.panel import Panel
 from phobos.tui.theme import Palette
 
 
@@ -33,7 +34,7 @@ class ScrollingPanel(Panel, can_focus=True):
     def scroll_rows(self, n_rows: int) -> None:
         """Show rows further down (up where negative), as far as there are any."""
         self.first = max(0, min(self.first + n_rows, self.n_rows - self.n_visible))
-        self.refresh()
+        self.redraw()
 
     def action_move(self, n_rows: int) -> None:
         """What the arrows do: scroll, unless a subclass moves a cursor."""

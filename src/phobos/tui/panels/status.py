@@ -5,7 +5,8 @@ from __future__ import annotations
 from textual.content import Content
 
 from phobos.tui.format import uptime_text, whole_text
-from phobos.tui.panels.panel import Lines, Panel
+from phobos.tui.lines import Lines
+from phobos.tui.panels.panel import Panel
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette
 

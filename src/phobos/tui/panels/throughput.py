@@ -6,7 +6,8 @@ from textual.content import Content
 
 from phobos.tui.bigtext import big
 from phobos.tui.format import UNKNOWN, rate_text
-from phobos.tui.panels.panel import Lines, Panel
+from phobos.tui.lines import Lines
+from phobos.tui.panels.panel import Panel
 from phobos.tui.plot import area, nice_ceiling
 from phobos.tui.rates import HISTORY_STEP_S, Moment, Rate
 from phobos.tui.theme import Palette

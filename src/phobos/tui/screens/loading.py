@@ -18,7 +18,7 @@ class LoadingScreen(LiveScreen):
     HEIGHTS = (18, 34)
 
     def compose(self) -> ComposeResult:
-        yield SkyView(named=True)
+        yield SkyView()
         yield self.bound(LoadingPanel())
         yield self.bound(LogPanel())
         yield self.bound(StatusPanel())

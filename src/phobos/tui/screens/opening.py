@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widget import Widget
 
 from phobos.tui.bigtext import big
+from phobos.tui.lines import Lines, LineView
 from phobos.tui.planet import SPACE, Sky
 from phobos.tui.theme import Palette, palette_of
 
@@ -23,31 +23,27 @@ _NAME = "PHOBOS"
 _LINE = "a language model on your own machine"
 
 
-class SkyView(Widget):
+class SkyView(LineView):
     """The picture; `along` (0..1) is how far the moon has come, `lettered` how much of the name is there."""
 
-    def __init__(self, *, named: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(id="sky")
         self.along = 0.0
         self.lettered = 0.0
-        self._named = named
         self._sky: Sky | None = None
 
     def show(self, along: float, lettered: float = 0.0) -> None:
         """Draw another moment of the passage."""
         if (along, lettered) != (self.along, self.lettered):
             self.along, self.lettered = along, lettered
-            self.refresh()
+            self.redraw()
 
-    def render(self) -> Content:
-        width, height = self.size
-        if width <= 0 or height <= 0:
-            return Content()
+    def draw_lines(self, width: int, height: int) -> Lines:
         if self._sky is None or (self._sky.width, self._sky.height) != (width, height):
             self._sky = Sky(width, height)
         palette = palette_of(self.app.current_theme)
         rows = self._sky.frame(self.along, palette)
-        return Content("\n").join(_with_name(rows, self.lettered, palette) if self._named else rows)
+        return _with_name(rows, self.lettered, palette)
 
 
 def _with_name(rows: list[Content], lettered: float, palette: Palette) -> list[Content]:
@@ -83,7 +79,7 @@ class OpeningScreen(Screen[None]):
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        yield SkyView(named=True)
+        yield SkyView()
 
     def on_mount(self) -> None:
         self._timer = self.set_interval(1 / _FRAMES_PER_S, self._advance)

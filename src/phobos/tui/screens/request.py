@@ -11,7 +11,8 @@ from textual.screen import ModalScreen
 
 from phobos.counters import RequestInfo
 from phobos.tui.format import UNKNOWN, rate_text, seconds_text, share_text, whole_text
-from phobos.tui.panels.panel import Lines, Panel, pair
+from phobos.tui.lines import Lines
+from phobos.tui.panels.panel import Panel, pair
 from phobos.tui.panels.requests import all_requests
 from phobos.tui.plot import stacked
 from phobos.tui.rates import Moment, request_decode_rate, request_first_token_s, request_prompt_rate
