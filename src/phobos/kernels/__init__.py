@@ -1,1 +1,132 @@
-"""How a program is computed: the reference, the CPU team, CUDA."""
+"""How a program is computed: the reference, the CPU team, CUDA. `open_backend` is the way in.
+
+How large a context and how many slots fit is decided here, from the header and the machine's free memory, before a
+byte of weights is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from phobos.archs import build_program
+from phobos.counters import ModelInfo
+from phobos.errors import PhobosError, UsageError
+from phobos.gguf.reader import GGUF
+from phobos.kernels.backend import Backend, BackendLimits, Progress
+from phobos.kernels.model_info import describe_model
+from phobos.machine import read_memory
+from phobos.program.steps import Program
+from phobos.settings import EngineSettings
+from phobos.sizes import format_bytes
+
+__all__ = ["open_backend", "plan_limits"]
+
+DEFAULT_CTX = 4096
+DEFAULT_SLOTS = 4
+SMALLEST_CTX = 256  # a default goes no lower; less than this answers nothing
+CACHE_SHARE = 0.5  # of the memory the weights leave free, that defaults give to the cache
+PROMPT_OUTPUTS = 32  # rows of one pass that give logits, beside one for every slot
+VALUE_BYTES = {"cpu": 2, "reference": 4}  # of a cached value
+BACKENDS = tuple(VALUE_BYTES)
+SHOWN_NAMES = 8  # tensors a warning names
+
+logger = logging.getLogger("phobos.load")
+
+
+def open_backend(gguf: GGUF, settings: EngineSettings, progress: Progress) -> tuple[Backend, ModelInfo]:
+    """Load the model of `gguf` as `settings` ask, and say what was loaded.
+
+    `UsageError` for settings this model or machine cannot have, `UnsupportedModelError` for a model Phobos cannot run.
+    """
+    if settings.backend not in BACKENDS:
+        raise UsageError(f"there is no backend {settings.backend!r} here: use --backend {' or '.join(BACKENDS)}")
+    for flag, kind in (("k", settings.cache_type_k), ("v", settings.cache_type_v)):
+        if kind != "f16":
+            raise UsageError(f"--cache-type-{flag} {kind} is not supported: leave it out, the cache holds f16")
+    program = build_program(gguf)
+    limits = plan_limits(program, settings, _free_for_cache(gguf, settings.backend))
+    try:
+        backend = _open(program, gguf, limits, settings, progress)
+    except (MemoryError, OSError) as error:
+        raise PhobosError(
+            f"there is not enough memory for this model with a context of {limits.n_ctx} tokens and {limits.n_slots} "
+            "slots: use a smaller --ctx-size or --parallel, or a smaller model"
+        ) from error
+    return backend, describe_model(gguf, program, backend)
+
+
+def _open(program: Program, gguf: GGUF, limits: BackendLimits, settings: EngineSettings, progress: Progress) -> Backend:
+    if settings.backend == "reference":
+        from phobos.kernels.reference import ReferenceBackend
+
+        return ReferenceBackend(program, gguf, limits, progress)
+    from phobos.kernels.cpu.backend import CpuBackend
+
+    backend = CpuBackend(program, gguf, limits, settings.n_threads, progress)
+    if backend.widened:
+        _warn_of_widened(gguf, backend.widened)
+    return backend
+
+
+def _warn_of_widened(gguf: GGUF, names: tuple[str, ...]) -> None:
+    kinds = ", ".join(sorted({gguf.tensors[name].type.name for name in names}))
+    logger.warning(
+        "no packed form for %s: held as F16, which takes more memory and time: %s",
+        kinds,
+        ", ".join(names[:SHOWN_NAMES]) + (f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""),
+    )
+
+
+def _free_for_cache(gguf: GGUF, backend: str) -> int | None:
+    """Bytes that weights leave of the free memory; None where the system does not tell what is free."""
+    free = read_memory().available
+    if free is None:
+        return None
+    if backend == "reference":
+        return free - 4 * sum(math.prod(tensor.shape) for tensor in gguf.tensors.values())
+    return free - sum(tensor.n_bytes for tensor in gguf.tensors.values())
+
+
+def cache_row_bytes(program: Program, value_bytes: int) -> int:
+    """Bytes of one position of one slot, all layers."""
+    return value_bytes * sum(layer.n_kv_heads * (layer.k_dim + layer.v_dim) for layer in program.layers)
+
+
+def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | None) -> BackendLimits:
+    """Context and slots: as the settings say, else what fits `CACHE_SHARE` of `free_bytes`, at most `DEFAULT_CTX`
+    tokens and `DEFAULT_SLOTS` slots. The context comes first: one long slot before four short ones.
+
+    `UsageError` where the settings ask for more than the model was trained for or than there is memory.
+    """
+    n_ctx, n_slots = settings.n_ctx, settings.n_slots
+    row_bytes = cache_row_bytes(program, VALUE_BYTES[settings.backend])
+    if n_ctx is not None and not 1 <= n_ctx <= program.n_ctx_train:
+        raise UsageError(
+            f"--ctx-size {n_ctx} is not possible: this model was trained for {program.n_ctx_train} tokens, "
+            f"use --ctx-size {program.n_ctx_train} or less"
+        )
+    if n_slots is not None and n_slots < 1:
+        raise UsageError("--parallel must be at least 1")
+    if settings.chunk_rows < 1:
+        raise UsageError("a prompt pass needs at least 1 row")
+    room = None if free_bytes is None else int(max(0, free_bytes) * CACHE_SHARE)
+    if n_ctx is None:
+        n_ctx = min(program.n_ctx_train, DEFAULT_CTX)
+        if room is not None and (n_slots or 1) * n_ctx * row_bytes > room:
+            n_ctx = min(n_ctx, max(SMALLEST_CTX, room // ((n_slots or 1) * row_bytes) // 256 * 256))
+    if n_slots is None:
+        n_slots = DEFAULT_SLOTS if room is None else max(1, min(DEFAULT_SLOTS, room // (n_ctx * row_bytes)))
+    needed = n_slots * n_ctx * row_bytes
+    if free_bytes is not None and needed > max(free_bytes, 0) and (settings.n_ctx or settings.n_slots):
+        raise UsageError(
+            f"{n_slots} x {n_ctx} tokens of cache take {format_bytes(needed)} and {format_bytes(max(free_bytes, 0))} "
+            "of memory are free beside the weights: use a smaller --ctx-size or --parallel"
+        )
+    return BackendLimits(
+        n_ctx=n_ctx,
+        n_slots=n_slots,
+        max_rows=settings.chunk_rows + n_slots,
+        max_outputs=PROMPT_OUTPUTS + n_slots,
+        n_vocab=program.n_vocab,
+    )

@@ -1,0 +1,81 @@
+"""What a loaded model is, as front ends show it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from phobos.counters import ModelInfo
+from phobos.gguf.reader import GGUF
+from phobos.kernels.backend import Backend
+from phobos.program.steps import Program
+
+# `general.file_type`, as the GGUF description numbers the mixtures that files are published in.
+FILE_TYPES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4_MOE",
+    39: "NVFP4",
+}
+
+
+def quantization_label(gguf: GGUF) -> str:
+    """The mixture the file says it is (`Q4_K_M`); else the type that most bytes of its matrices have."""
+    number = gguf.metadata.get("general.file_type")
+    if isinstance(number, int) and number in FILE_TYPES:
+        return FILE_TYPES[number]
+    n_bytes: Counter[str] = Counter()
+    for tensor in gguf.tensors.values():
+        if len(tensor.shape) > 1:
+            n_bytes[tensor.type.name] += tensor.n_bytes
+    return n_bytes.most_common(1)[0][0] if n_bytes else "unknown"
+
+
+def describe_model(gguf: GGUF, program: Program, backend: Backend) -> ModelInfo:
+    """Facts of a model once it is loaded. The dialect is for the layer that knows chat templates to fill in."""
+    name = gguf.metadata.get("general.name")
+    held = backend.memory()
+    return ModelInfo(
+        name=name if isinstance(name, str) and name.strip() else gguf.paths[0].stem,
+        architecture=gguf.architecture,
+        quantization=quantization_label(gguf),
+        n_params=sum(math.prod(tensor.shape) for tensor in gguf.tensors.values()),
+        n_ctx=backend.limits.n_ctx,
+        n_layers=len(program.layers),
+        n_vocab=program.n_vocab,
+        dialect="plain",
+        weights_bytes=held["weights"],
+        cache_bytes=held["cache"],
+        scratch_bytes=held["scratch"],
+        layer_kinds=tuple("window" if layer.window else "full" for layer in program.layers),
+    )

@@ -1,0 +1,268 @@
+"""The program in plain NumPy float32: the executable meaning of every op, and the oracle of every kernel test.
+
+Weights are dequantized by `gguf/quants.py`, the cache is float32, one function an op, and nothing is shared with the
+other backends. Where they approximate (quantized activations, halves in the cache, polynomials for exponentials), the
+difference is theirs. Slow, and float32 weights take four bytes a value: for tests and for doubt.
+
+One promise of `Backend` is not kept: NumPy's products sum in an order that depends on the shape of the batch, so a row
+is reproducible to a few units of the last place, not bit by bit.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+import numpy as np
+
+from phobos.counters import CardInfo, LoadProgress
+from phobos.gguf.quants import TABLE
+from phobos.gguf.reader import GGUF
+from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
+from phobos.program.steps import (
+    Activation,
+    Attention,
+    Buffer,
+    Embed,
+    Glu,
+    MatMul,
+    Op,
+    Program,
+    RmsNorm,
+    RopeTable,
+    RotateStore,
+    SoftCap,
+)
+
+# NumPy has no error function.
+_ERF: Callable[[FloatArray], FloatArray] = np.vectorize(math.erf, otypes=[np.float32])
+
+
+def silu(x: FloatArray) -> FloatArray:
+    """x / (1 + e^-x)."""
+    half = x * np.float32(0.5)
+    return np.asarray(half * (1 + np.tanh(half)))  # the same, and no overflow
+
+
+def gelu_tanh(x: FloatArray) -> FloatArray:
+    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
+    return np.asarray(x * np.float32(0.5) * (1 + np.tanh(inner)))
+
+
+def gelu(x: FloatArray) -> FloatArray:
+    """x times the normal distribution function of x."""
+    return x * np.float32(0.5) * (1 + _ERF(x * np.float32(math.sqrt(0.5))))
+
+
+def relu(x: FloatArray) -> FloatArray:
+    """max(x, 0)."""
+    return np.maximum(x, 0)
+
+
+def relu_squared(x: FloatArray) -> FloatArray:
+    """max(x, 0)^2."""
+    return np.square(np.maximum(x, 0))
+
+
+ACTIVATIONS: Mapping[Activation, Callable[[FloatArray], FloatArray]] = {
+    "silu": silu,
+    "gelu_tanh": gelu_tanh,
+    "gelu": gelu,
+    "relu": relu,
+    "relu_squared": relu_squared,
+}
+
+
+def rms_norm(x: FloatArray, weight: FloatArray, eps: float) -> FloatArray:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
+    mean: FloatArray = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
+    return np.asarray(x / np.sqrt(mean + np.float32(eps)) * weight, np.float32)
+
+
+def rotate(heads: FloatArray, table: FloatArray, style: str) -> FloatArray:
+    """Rotate `heads` [n_rows, n_heads, dim] over their first `table.shape[1]` dimensions; `table` is [n_rows, n_rot]:
+    cosines, then sines."""
+    n_rot = table.shape[1]
+    cosine, sine = (part[:, None, :] for part in np.split(table, 2, axis=1))
+    out = heads.copy()
+    half = n_rot // 2
+    first, second = (slice(0, n_rot, 2), slice(1, n_rot, 2)) if style == "normal" else (slice(half), slice(half, n_rot))
+    a, b = heads[..., first], heads[..., second]
+    out[..., first] = a * cosine - b * sine
+    out[..., second] = a * sine + b * cosine
+    return out
+
+
+class ReferenceBackend:
+    """A loaded program. Owns the dequantized weights and the float32 cache of all slots."""
+
+    def __init__(self, program: Program, gguf: GGUF, limits: BackendLimits, progress: Progress) -> None:
+        self.limits = limits
+        self.widened: tuple[str, ...] = ()
+        self._program = program
+        self._weights: dict[str, FloatArray] = {}
+        names = program.weights()
+        for i, name in enumerate(names):
+            progress(LoadProgress("packing weights", i / len(names), name))
+            info = gguf.tensors[name]
+            self._weights[name] = TABLE[info.type].dequantize(gguf.data(name)).reshape(info.shape)
+        # [slot][layer]: keys and values [n_ctx, n_kv_heads, dim]
+        self._keys = [
+            [np.zeros((limits.n_ctx, x.n_kv_heads, x.k_dim), np.float32) for x in program.layers]
+            for _ in range(limits.n_slots)
+        ]
+        self._values = [
+            [np.zeros((limits.n_ctx, x.n_kv_heads, x.v_dim), np.float32) for x in program.layers]
+            for _ in range(limits.n_slots)
+        ]
+        self._buffers: dict[str, FloatArray] = {}
+        progress(LoadProgress("ready", 1.0))
+
+    # Running
+
+    def run(self, batch: Batch) -> FloatArray:
+        """One pass; see `Backend.run`. `ValueError` for a batch that does not fit."""
+        n_rows, n_outputs = len(batch.tokens), len(batch.outputs)
+        if not 0 < n_rows <= self.limits.max_rows or n_outputs > self.limits.max_outputs:
+            raise ValueError(f"a batch of {n_rows} rows with {n_outputs} outputs does not fit {self.limits}")
+        if batch.tokens.min() < 0 or batch.tokens.max() >= self._program.n_vocab:
+            raise ValueError("a token of the batch is not in the vocabulary")
+        if batch.positions.max() >= self.limits.n_ctx or batch.slots.max() >= self.limits.n_slots:
+            raise ValueError("a row of the batch lies outside the cache")
+        self._buffers = {}
+        for op in self._program.ops:
+            self.run_op(op, batch)
+        return self._buffers[self._program.logits.name]
+
+    def run_op(self, op: Op, batch: Batch) -> None:
+        """One op of a pass."""
+        match op:
+            case Embed():
+                self._put(op.out, self._weights[op.weight][batch.tokens] * np.float32(op.scale))
+            case RopeTable():
+                angles = batch.positions[:, None].astype(np.float64) * np.array(op.frequencies, np.float64)
+                turned = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+                self._put(op.out, turned.astype(np.float32) * np.float32(op.magnitude))
+            case RmsNorm():
+                x = self.get(op.x)
+                if op.out.per_output and not op.x.per_output:
+                    x = x[batch.outputs]
+                normed = rms_norm(x, self._weights[op.weight], op.eps)
+                self._put(op.out, normed if op.residual is None else self.get(op.residual) + normed)
+            case MatMul():
+                self._matmul(op)
+            case RotateStore():
+                self._rotate_store(op, batch)
+            case Attention():
+                self._attention(op, batch)
+            case Glu():
+                self._put(op.out, ACTIVATIONS[op.activation](self.get(op.gate)) * self.get(op.up))
+            case SoftCap():
+                cap = np.float32(op.cap)
+                self._put(op.x, cap * np.tanh(self.get(op.x) / cap))
+            case _:
+                assert_never(op)
+
+    def get(self, buffer: Buffer) -> FloatArray:
+        """A buffer's rows [n_rows, width]."""
+        return self._buffers[buffer.name]
+
+    def _put(self, buffer: Buffer, rows: FloatArray) -> None:
+        assert rows.shape[1] == buffer.width, f"{buffer.name}: {rows.shape}"
+        self._buffers[buffer.name] = rows.astype(np.float32, copy=False)
+
+    def put(self, buffer: Buffer, rows: FloatArray) -> None:
+        """Set a buffer's rows, as tests of single ops do."""
+        self._put(buffer, rows)
+
+    def _matmul(self, op: MatMul) -> None:
+        out = self.get(op.x) @ self._weights[op.weight].T
+        if op.bias is not None:
+            out = out + self._weights[op.bias]
+        out = out * np.float32(op.scale)
+        self._put(op.out, out if op.residual is None else self.get(op.residual) + out)
+
+    def _rotate_store(self, op: RotateStore, batch: Batch) -> None:
+        layer = op.layer
+        q = self.get(op.q).reshape(-1, op.n_heads, layer.k_dim)
+        k = self.get(op.k).reshape(-1, layer.n_kv_heads, layer.k_dim)
+        v = self.get(op.v).reshape(-1, layer.n_kv_heads, layer.v_dim)
+        if op.q_norm is not None:
+            q = rms_norm(q, self._weights[op.q_norm], op.eps)
+        if op.k_norm is not None:
+            k = rms_norm(k, self._weights[op.k_norm], op.eps)
+        if op.table is not None:
+            table = self.get(op.table)
+            q, k = rotate(q, table, op.style), rotate(k, table, op.style)
+        self._put(op.q, q.reshape(len(q), -1))
+        self._put(op.k, k.reshape(len(k), -1))
+        for row, (slot, position) in enumerate(zip(batch.slots, batch.positions, strict=True)):
+            self._keys[slot][layer.index][position] = k[row]
+            self._values[slot][layer.index][position] = v[row]
+
+    def _attention(self, op: Attention, batch: Batch) -> None:
+        """Row by row, so that it is plain which keys a row sees."""
+        layer = op.layer
+        n_rows = len(batch.positions)
+        group = op.n_heads // layer.n_kv_heads
+        queries = self.get(op.q).reshape(n_rows, layer.n_kv_heads, group, layer.k_dim)
+        out = np.empty((n_rows, layer.n_kv_heads, group, layer.v_dim), np.float32)
+        for row, (slot, position) in enumerate(zip(batch.slots, batch.positions, strict=True)):
+            first = max(0, int(position) - layer.window + 1) if layer.window > 0 else 0
+            keys = self._keys[slot][layer.index][first : position + 1].transpose(1, 2, 0)  # [kv head, dim, position]
+            values = self._values[slot][layer.index][first : position + 1].transpose(1, 0, 2)
+            scores = queries[row] @ keys * np.float32(op.scale)
+            if op.soft_cap > 0:
+                cap = np.float32(op.soft_cap)
+                scores = cap * np.tanh(scores / cap)
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            out[row] = weights @ values / weights.sum(axis=-1, keepdims=True)
+        self._put(op.out, out.reshape(n_rows, -1))
+
+    # Slots
+
+    def copy_rows(self, source: int, target: int, n_rows: int) -> None:
+        """See `Backend.copy_rows`."""
+        for cache in (self._keys, self._values):
+            for from_layer, to_layer in zip(cache[source], cache[target], strict=True):
+                to_layer[:n_rows] = from_layer[:n_rows]
+
+    def save(self, slot: int, n_rows: int) -> bytes:
+        """See `Backend.save`."""
+        return b"".join(x[:n_rows].tobytes() for cache in (self._keys, self._values) for x in cache[slot])
+
+    def restore(self, slot: int, n_rows: int, data: bytes) -> None:
+        """See `Backend.restore`."""
+        parts = [x[:n_rows] for cache in (self._keys, self._values) for x in cache[slot]]
+        if len(data) != sum(part.nbytes for part in parts):
+            raise ValueError(f"{len(data)} bytes are not the state of {n_rows} positions")
+        stream = io.BytesIO(data)
+        for part in parts:
+            part[:] = np.frombuffer(stream.read(part.nbytes), np.float32).reshape(part.shape)
+
+    def release(self, slot: int) -> None:
+        """See `Backend.release`."""
+        for cache in (self._keys, self._values):
+            for layer in cache[slot]:
+                layer[:] = 0
+
+    def describe(self) -> CardInfo:
+        """See `Backend.describe`."""
+        return CardInfo("NumPy", "cpu", "float32 reference", 1)
+
+    def memory(self) -> dict[str, int]:
+        """See `Backend.memory`."""
+        caches = (x for cache in (self._keys, self._values) for slot in cache for x in slot)
+        return {
+            "weights": sum(weight.nbytes for weight in self._weights.values()),
+            "cache": sum(x.nbytes for x in caches),
+            "scratch": sum(rows.nbytes for rows in self._buffers.values()),
+        }
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self._weights, self._buffers = {}, {}
+        self._keys, self._values = [], []
