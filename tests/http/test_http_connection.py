@@ -9,6 +9,8 @@ import struct
 import time
 
 import pytest
+
+from phobos.chat.events import TextDelta
 from scripted_engine import (
     RawClient,
     chat,
@@ -20,8 +22,6 @@ from scripted_engine import (
     say,
     with_slots,
 )
-
-from phobos.chat.events import TextDelta
 
 CHAT = "/v1/chat/completions"
 
