@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,6 @@ def read_schema(path: Path) -> Mapping[str, Any]:
 
 def build_request(question: Question, settings: EngineSettings) -> GenerationRequest:
     """The request a question makes. `--raw` continues the text as it is; else it is a chat of one turn."""
-    if question.raw and question.system is not None:
-        raise UsageError("--raw continues the text as typed, so there is no place for --system: leave one out")
     system = (Message("system", question.system),) if question.system is not None else ()
     output = OutputFormat() if question.schema is None else OutputFormat("json_schema", schema=question.schema)
     return GenerationRequest(
@@ -97,13 +95,18 @@ def build_request(question: Question, settings: EngineSettings) -> GenerationReq
 
 def answer(settings: EngineSettings, question: Question) -> int:
     """Load the model, answer, and say how it went by the exit code."""
-    request = build_request(question, settings)
+    if question.raw and question.system is not None:
+        raise UsageError("--raw continues the text as typed, so there is no place for --system: leave one out")
     counters, line = Counters(), LoadLine()
     try:
         engine = start_engine(settings, counters, line)
     finally:
         line.clear()
     try:
+        if engine.model.template is None and not question.raw and question.system is None:
+            print("this model has no chat format: it continues the text, as with --raw", file=sys.stderr)
+            question = replace(question, raw=True)
+        request = build_request(question, settings)
         reply = ask(engine, request, question)
     finally:
         engine.close(0.0)

@@ -81,7 +81,7 @@ class Loader(threading.Thread):
         self._settings = settings
         self._counters = counters
         self._listener = listener
-        self._stop = stop
+        self._end = stop
         self.engine: Engine | None = None
         self.failure: Exception | None = None
 
@@ -100,7 +100,7 @@ class Loader(threading.Thread):
             self.failure = error
             known = isinstance(error, PhobosError)
             self._listener.fail(error if known else UnavailableError("the model could not be loaded"))
-            self._stop.ask(1)
+            self._end.ask(1)
 
 
 def serve(settings: EngineSettings, serve_settings: ServeSettings, display: Display) -> int:
