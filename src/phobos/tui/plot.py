@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from textual.content import Content
 
-#: Bits of a braille cell by column (0, 1) and by dots filled from below (0..4).
-_FILLED = ((0, 0x40, 0x44, 0x46, 0x47), (0, 0x80, 0xA0, 0xB0, 0xB8))
+#: Braille cells by the dots filled from below in the left and the right column (0..4 each).
+_CELLS = tuple(
+    tuple(chr(0x2800 | left | right) for right in (0, 0x80, 0xA0, 0xB0, 0xB8)) for left in (0, 0x40, 0x44, 0x46, 0x47)
+)
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 Part = tuple[str, str]
@@ -31,29 +34,30 @@ def area(
     A value above zero shows at least one dot.
     """
     n_columns, n_dots = 2 * width, 4 * height
-    shown = list(values[-n_columns:]) if n_columns else []
-    dots = [0] * (n_columns - len(shown))
-    dots += [0 if v <= 0 else max(1, min(n_dots, round(v / scale * n_dots))) for v in shown]
+    shown = values[-n_columns:] if n_columns else ()
+    dots = [0 if value <= 0 else max(1, min(n_dots, round(value / scale * n_dots))) for value in shown]
+    return list(_area((0,) * (n_columns - len(dots)) + tuple(dots), height, tuple(ramp), rail))
+
+
+@lru_cache(16)
+def _area(dots: tuple[int, ...], height: int, ramp: tuple[str, ...], rail: str) -> tuple[Content, ...]:
+    """Columns `dots` high as rows of cells, top row first."""
+    pairs = list(zip(dots[::2], dots[1::2], strict=True))
     rows = []
-    for row in range(height):
-        floor = 4 * (height - 1 - row)
-        cells = [
-            _FILLED[0][max(0, min(4, dots[x] - floor))] | _FILLED[1][max(0, min(4, dots[x + 1] - floor))]
-            for x in range(0, n_columns, 2)
-        ]
-        colour = ramp[height - 1 - row]
-        if row < height - 1:
-            rows.append(Content.styled("".join(chr(0x2800 + c) for c in cells), colour))
-        else:
-            rows.append(Content.assemble(*_base_row(cells, colour, rail)))
-    return rows
+    for level in range(height - 1, 0, -1):
+        filled = [max(0, min(4, n - 4 * level)) for n in range(4 * height + 1)]
+        text = "".join([_CELLS[filled[left]][filled[right]] for left, right in pairs])
+        rows.append(Content.styled(text, ramp[level]))
+    cells = [_CELLS[min(4, left)][min(4, right)] for left, right in pairs]
+    rows.append(Content.assemble(*_base_row(cells, ramp[0], rail)))
+    return tuple(rows)
 
 
-def _base_row(cells: Sequence[int], colour: str, rail: str) -> list[Part]:
+def _base_row(cells: Sequence[str], colour: str, rail: str) -> list[Part]:
     """The lowest row: where nothing is filled, the rail."""
     parts: list[Part] = []
     for cell in cells:
-        char, style = (chr(0x2800 + cell), colour) if cell else ("⣀", rail)
+        char, style = ("⣀", rail) if cell == _CELLS[0][0] else (cell, colour)
         if parts and parts[-1][1] == style:
             parts[-1] = (parts[-1][0] + char, style)
         else:
