@@ -242,7 +242,7 @@ class ScriptedEngine:
             return False
         assert sequence.items is not None
         item = next(sequence.items, None)
-        if isinstance(item, float):
+        if isinstance(item, float | int):
             sequence.wake_s = time.monotonic() + item
             return False
         if item is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 import time
+from pathlib import Path
 
 import pytest
 
@@ -287,9 +287,9 @@ def test_ipv6_and_unix_sockets(serve, tmp_path):
     path = str(tmp_path / "phobos.sock")
     unix = serve(listen="unix:" + path)
     assert content(unix.post(CHAT, chat("unix"))) == "unix"
-    assert os.stat(path).st_mode & 0o077 == 0
+    assert Path(path).stat().st_mode & 0o077 == 0
     unix.listener.close(0)
-    assert not os.path.exists(path)
+    assert not Path(path).exists()
 
 
 def test_an_unread_answer_to_an_old_client_ends_by_closing(serve):
@@ -304,12 +304,13 @@ def test_an_unread_answer_to_an_old_client_ends_by_closing(serve):
 def test_nothing_leaks(serve):
     server = serve(parrot)
     server.get("/")
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    open_files = Path("/proc/self/fd")
+    before = len(list(open_files.iterdir())) if open_files.is_dir() else None
     for index in range(40):
         client = RawClient(server.where)
         client.send(encode("POST", CHAT, chat(stream=bool(index % 2)))[: None if index % 3 else 60])
         client.socket.close()
     eventually(lambda: server.listener.n_connections == 0)
     if before is not None:
-        eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
+        eventually(lambda: len(list(open_files.iterdir())) <= before)
     assert not server.engine.running

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from scripted_engine import chat, with_slots
 
 from phobos.errors import RequestError
 from phobos.http.fields import ignored_header
 from phobos.http.openai import parse_chat, parse_completion, parse_output
 from phobos.settings import ServeSettings
+from scripted_engine import chat, with_slots
 
 CHAT = "/v1/chat/completions"
 
@@ -143,7 +143,10 @@ WRONG_MESSAGES = [
     ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
     ([{"role": "assistant", "content": None}], "messages[0].content"),
     ([{"role": "user", "content": "x", "name": 5}], "messages[0].name"),
-    ([{"role": "user", "content": "x", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}], "messages[0].tool_calls"),
+    (
+        [{"role": "user", "content": "x", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}],
+        "messages[0].tool_calls",
+    ),
 ]
 
 
@@ -179,7 +182,8 @@ def test_a_tool_round_trip_keeps_every_digit():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"), [({"city": "München"}, '{"city":"München"}'), ("", "{}"), (None, "{}"), ('{"a":1}', '{"a":1}')]
+    ("arguments", "text"),
+    [({"city": "München"}, '{"city":"München"}'), ("", "{}"), (None, "{}"), ('{"a":1}', '{"a":1}')],
 )
 def test_arguments_come_as_text_or_object(arguments, text):
     call = {"id": "c1", "function": {"name": "f", "arguments": arguments}}

@@ -78,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
+        self._lost = asyncio.Event()
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._channel: _StreamChannel | None = None
@@ -123,6 +124,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is gone."""
+        self._lost.set()
         self._roster.leave(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -153,9 +155,10 @@ class Connection(asyncio.Protocol):
         self._abort()
 
     async def gone(self) -> None:
-        """Wait until the connection's task has ended."""
+        """Wait until the connection's task has ended and its transport is closed."""
         if self._task is not None:
             await asyncio.wait({self._task})
+        await self._lost.wait()
 
     # --- the task -------------------------------------------------------------------------------------------------
 
@@ -382,7 +385,6 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         """Flush and close; a client that does not take the rest in time is dropped."""
-        self._roster.leave(self)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             self._timer = self._loop.call_later(self._limits.write_timeout_s, self._abort)

@@ -99,23 +99,35 @@ def coalesce(batch: list[tuple[int, Event]]) -> list[tuple[int, Event]]:
     """Join neighbouring deltas of one kind and choice: a reader that is behind gets fewer, larger chunks."""
     if len(batch) < 2:
         return batch
-    joined: list[tuple[int, Event]] = [batch[0]]
-    for choice, event in batch[1:]:
-        before_choice, before = joined[-1]
-        merged = _join(before, event) if choice == before_choice else None
-        if merged is None:
-            joined.append((choice, event))
+    joined: list[tuple[int, Event]] = []
+    run: list[Event] = []
+    run_key: tuple[int, type[Event], int] | None = None
+    run_choice = 0
+    for choice, event in batch:
+        key = (choice, type(event), event.index if isinstance(event, ToolCallDelta) else 0)
+        if run and key != run_key:
+            joined.append((run_choice, _join(run)))
+            run = []
+        if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
+            run.append(event)
+            run_key, run_choice = key, choice
         else:
-            joined[-1] = (choice, merged)
+            joined.append((choice, event))
+    if run:
+        joined.append((run_choice, _join(run)))
     return joined
 
 
-def _join(first: Event, second: Event) -> Event | None:
-    match first, second:
-        case TextDelta(), TextDelta():
-            return TextDelta(first.text + second.text, first.logprobs + second.logprobs)
-        case ReasoningDelta(), ReasoningDelta():
-            return ReasoningDelta(first.text + second.text)
-        case ToolCallDelta(), ToolCallDelta() if first.index == second.index:
-            return ToolCallDelta(first.index, first.arguments + second.arguments)
-    return None
+def _join(run: list[Event]) -> Event:
+    """One delta that says what a run of deltas of one kind says."""
+    first = run[0]
+    if len(run) == 1:
+        return first
+    if isinstance(first, TextDelta):
+        texts = [event for event in run if isinstance(event, TextDelta)]
+        logprobs = tuple(entry for event in texts for entry in event.logprobs)
+        return TextDelta("".join(event.text for event in texts), logprobs)
+    if isinstance(first, ReasoningDelta):
+        return ReasoningDelta("".join(event.text for event in run if isinstance(event, ReasoningDelta)))
+    assert isinstance(first, ToolCallDelta)
+    return ToolCallDelta(first.index, "".join(event.arguments for event in run if isinstance(event, ToolCallDelta)))
