@@ -7,6 +7,7 @@ are still whole, which only the template's own text can have brought, and the no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from phobos.gguf.spellings import SpellingFinder
 
 # Code points that Unicode keeps free for a program's own use inside.
 _NONCHARACTERS = tuple(chr(point) for point in range(0xFDD0, 0xFDF0))
+_ANY_NONCHARACTER = re.compile("[\ufdd0-\ufdef]")
 _MARKUP = frozenset("<>|[]｜{}")
 
 
@@ -41,7 +43,7 @@ class ControlText:
         used: set[str] = set()
         for text in texts:
             if not text.isascii():
-                used.update(char for char in _NONCHARACTERS if char in text)
+                used.update(_ANY_NONCHARACTER.findall(text))
         free = next((char for char in _NONCHARACTERS if char not in used), None)
         if free is None:
             raise RequestError(

@@ -100,8 +100,10 @@ def _made(value: Any) -> Any:
     """Charge a result."""
     if isinstance(value, str):
         _budget().charge(len(value))
-    elif isinstance(value, list | tuple | dict) and len(value) > MAX_LENGTH:
-        _refuse_length()
+    elif isinstance(value, list | tuple | dict):
+        if len(value) > MAX_LENGTH:
+            _refuse_length()
+        _budget().charge(8 * len(value))
     return value
 
 
@@ -217,6 +219,12 @@ class _Transformer(NodeTransformer):
         self.generic_visit(node)
         return nodes.Filter(nodes.List(node.nodes), "__concat", [], [], None, None, lineno=node.lineno)
 
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            return nodes.Filter(node, "__made", [], [], None, None, lineno=node.lineno)
+        return node
+
     def _weighed(self, node: Any) -> Any:
         self.generic_visit(node)
         if getattr(node, "ctx", "load") != "load" or all(isinstance(item, nodes.Const) for item in node.items):
@@ -248,6 +256,7 @@ class _Environment(SandboxedEnvironment):
             "__tick": _tick,
             "__concat": _concat,
             "__weigh": _weigh,
+            "__made": _made,
         }
         self.globals = {
             "range": self.globals["range"],

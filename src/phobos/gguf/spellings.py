@@ -33,9 +33,10 @@ class SpellingFinder:
         while match := search(text, at):
             at = match.start()
             for length in lengths[text[at]]:
-                if text[at : at + length] in spellings:
-                    yield at, at + length
-                    at += length
+                found = text[at : at + length]
+                if found in spellings:
+                    yield at, at + len(found)
+                    at += len(found)
                     break
             else:
                 at += 1

@@ -101,9 +101,10 @@ class Tokenizer:
             if not plain:
                 continue
             try:
-                ids += self._codec.encode(" " + plain if fresh and self._codec.blank_prefix else plain, spelled_out)
+                plain.encode()
             except UnicodeEncodeError:
                 raise RequestError("the text has half a surrogate pair: send proper Unicode text") from None
+            ids += self._codec.encode(" " + plain if fresh and self._codec.blank_prefix else plain, spelled_out)
             fresh = stripping = False
         return ids
 
@@ -191,7 +192,6 @@ class _SentencePieces:
         self._lock = threading.Lock()
 
     def encode(self, text: str, spelled_out: frozenset[str]) -> list[int]:
-        text.encode()  # the library would write U+FFFD for half a surrogate pair
         processor = self._processors.get(spelled_out)
         if processor is None:
             with self._lock:
@@ -251,6 +251,10 @@ def _build_bpe(vocabulary: Vocabulary, pre: PreTokenizer) -> Any:
     from tokenizers import Tokenizer as Library
     from tokenizers.models import BPE as Merges  # noqa: N811
 
+    try:
+        "".join(vocabulary.tokens).encode()
+    except UnicodeEncodeError:
+        raise FileError("the vocabulary holds text that is not UTF-8: fetch a sound conversion of the model") from None
     merges = _split_merges(vocabulary.merges)
     ids = vocabulary.ids
     options: dict[str, Any] = {"ignore_merges": pre.ignore_merges, "byte_fallback": pre.is_raw}
@@ -298,8 +302,6 @@ def _make_merges(
     """The merge model. Some files have merges whose parts or result are no tokens; those can never apply."""
     try:
         return make(ids, merges, **options)
-    except UnicodeEncodeError:
-        raise
     except Exception:
         sound = [pair for pair in merges if pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids]
         log.warning("%d merges of the vocabulary name tokens that it lacks: ignored", len(merges) - len(sound))
