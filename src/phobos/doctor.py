@@ -13,6 +13,7 @@ from typing import Literal
 
 from phobos import __version__, library, machine
 from phobos.errors import PhobosError
+from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
 Status = Literal["ok", "warn", "blocked"]
@@ -143,7 +144,7 @@ def check_model(name: str | None) -> Check:
     text = f"{path.name}: {report.architecture}, {report.quantization}, {format_bytes(report.n_bytes)}"
     if report.problem is not None:
         return Check("model", "blocked", text, report.problem)
-    plan = make_plan(path)
+    plan = make_plan(EngineSettings(path))
     if not plan.fits:
         return Check("model", "blocked", text, plan.reason)
     return Check("model", "ok", text)

@@ -9,6 +9,7 @@ from typing import Any
 
 from phobos.errors import PhobosError
 from phobos.gguf.reader import GGUF, open_gguf
+from phobos.kernels.model_info import quantization_label
 
 PREVIEW_CHARS = 60
 PREVIEW_ITEMS = 4
@@ -45,6 +46,7 @@ class Report:
     name: str
     architecture: str
     quantization: str
+    types: str
     n_params: int
     n_ctx: int | None
     n_layers: int | None
@@ -80,7 +82,8 @@ def report_on(gguf: GGUF) -> Report:
         version=gguf.version,
         name=_text(gguf, "general.name") or gguf.paths[0].stem,
         architecture=arch,
-        quantization=quantization_of(gguf),
+        quantization=quantization_label(gguf),
+        types=matrix_types(gguf),
         n_params=count_params(gguf),
         n_ctx=_number(gguf, f"{arch}.context_length"),
         n_layers=_number(gguf, f"{arch}.block_count"),
@@ -110,8 +113,8 @@ def count_params(gguf: GGUF) -> int:
     return total
 
 
-def quantization_of(gguf: GGUF) -> str:
-    """The type most of the bytes have, with the further ones of matrices: `Q4_K + Q6_K`."""
+def matrix_types(gguf: GGUF) -> str:
+    """The types of the matrices, most bytes first: `Q4_K + Q6_K`."""
     n_bytes: Counter[str] = Counter()
     for tensor in gguf.tensors.values():
         if len(tensor.shape) > 1:

@@ -1,23 +1,27 @@
 """What a model needs, what this machine has, and whether they fit: worked out from the header, nothing loaded.
 
-The figures follow the CPU backend's own layout: packed weights, a key and value row for every token and slot, and
-scratch for one pass. `tests/cli/test_plan.py` holds them against what loaded models take.
+The figures follow the CPU backend's own layout: packed weights, a row of keys and values for every token and slot,
+and the buffers of one pass. A test holds them against what loaded models take.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from phobos import machine
 from phobos.archs import build_program
+from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
-from phobos.kernels.cpu.layout import PACKED, SCRATCH_BYTES, float_stride, packed_bytes, quantized_stride
-from phobos.program.steps import CacheLayer, Program
+from phobos.kernels import cache_row_bytes, plan_limits
+from phobos.kernels.backend import BackendLimits
+from phobos.kernels.cpu.layout import BLOCK, PACKED, SCRATCH_BYTES, float_stride, packed_bytes, quantized_stride
+from phobos.program.steps import Embed, MatMul, Program
+from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
-CACHE_BLOCK_BYTES = {"f16": 2.0, "q8_0": 34 / 32}  # bytes a value
+CACHED_VALUE_BYTES = 2
 PROCESS_BYTES = 190 << 20  # the interpreter with its libraries, tokenizer and code
 SPARE = 0.03  # of the available memory, left to the rest of the system
 
@@ -51,41 +55,37 @@ class Plan:
     reason: str
 
 
-def make_plan(
-    path: Path,
-    *,
-    n_ctx: int | None = None,
-    n_slots: int | None = None,
-    n_threads: int | None = None,
-    chunk_rows: int = 512,
-    cache_types: tuple[str, str] = ("f16", "f16"),
-    memory: machine.Memory | None = None,
-) -> Plan:
-    """Plan for a file; `memory` stands in for the machine's. `FileError`, `UnsupportedModelError` as the file asks."""
-    with open_gguf(path) as gguf:
+def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) -> Plan:
+    """The plan for loading `settings.model_path` so; `memory` stands in for the machine's.
+
+    `FileError` and `UnsupportedModelError` as the file asks, `UsageError` for settings the model cannot have.
+    """
+    have = memory or machine.read_memory()
+    with open_gguf(settings.model_path) as gguf:
         program = build_program(gguf)
         architecture = gguf.architecture
         weights = weights_bytes(gguf, program)
-    slots, context = n_slots or 1, n_ctx or program.n_ctx_train
-    per_token = cache_bytes(program.layers, 1, cache_types)
-    cache = slots * cache_bytes(program.layers, context, cache_types)
-    scratch = scratch_bytes(program, chunk_rows, n_threads or machine.n_usable_cores())
-    have = memory or machine.read_memory()
+        on_disk = sum(tensor.n_bytes for tensor in gguf.tensors.values())
+        limits = _limits(program, settings, None if have.available is None else have.available - on_disk)
+        scratch = scratch_bytes(gguf, program, limits, settings.n_threads or machine.n_usable_cores())
+    per_token = cache_row_bytes(program, CACHED_VALUE_BYTES)
+    cache = limits.n_slots * limits.n_ctx * per_token
     parts = (
-        Part("weights", weights, "memory", "packed for this processor when loaded, then the file is let go"),
-        Part("cache", cache, "memory", f"{slots} x {context} tokens, {format_bytes(per_token)} each"),
-        Part("scratch", scratch, "memory", f"one pass of up to {chunk_rows} rows"),
+        Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
+        Part("cache", cache, "memory", f"{limits.n_slots} x {limits.n_ctx} tokens, {format_bytes(per_token)} each"),
+        Part("scratch", scratch, "memory", f"the buffers of one pass of up to {limits.max_rows} rows"),
         Part("program", PROCESS_BYTES, "memory", "Python, its libraries, tokenizer and compiled kernels"),
     )
     total = sum(part.n_bytes for part in parts)
-    fixed = total - cache
-    fits, max_ctx, reason = _judge(program, cache_types, slots, total, fixed, have)
+    room = None if have.available is None else int(have.available * (1 - SPARE)) - (total - cache)
+    max_ctx = largest_context(room, limits.n_slots * per_token, program.n_ctx_train)
+    fits = room is None or cache <= room
     return Plan(
-        path=str(path),
+        path=str(settings.model_path),
         architecture=architecture,
-        n_ctx=context,
+        n_ctx=limits.n_ctx,
         n_ctx_train=program.n_ctx_train,
-        n_slots=slots,
+        n_slots=limits.n_slots,
         cache_bytes_per_token=per_token,
         parts=parts,
         total_bytes=total,
@@ -93,65 +93,66 @@ def make_plan(
         memory_available=have.available,
         fits=fits,
         max_ctx=max_ctx,
-        reason=reason,
+        reason=_reason(fits, total, have.available, max_ctx),
     )
 
 
-def _judge(
-    program: Program, cache_types: tuple[str, str], slots: int, total: int, fixed: int, have: machine.Memory
-) -> tuple[bool, int, str]:
-    """Whether it fits, the largest context that does, and a sentence."""
-    if have.available is None:
-        return True, program.n_ctx_train, "this system does not tell how much memory is free"
-    room = int(have.available * (1 - SPARE))
-    max_ctx = largest_context(program.layers, cache_types, slots, room - fixed, program.n_ctx_train)
-    free = format_bytes(have.available)
-    if total <= room:
-        return True, max_ctx, f"it fits: {format_bytes(total)} of the {free} that are free"
+def _limits(program: Program, settings: EngineSettings, free_bytes: int | None) -> BackendLimits:
+    """Context and slots as loading would choose them; what does not fit is planned all the same, to be told."""
+    try:
+        return plan_limits(program, settings, free_bytes)
+    except UsageError:
+        return plan_limits(program, settings, None)
+
+
+def _reason(fits: bool, total: int, available: int | None, max_ctx: int) -> str:
+    if available is None:
+        return "this system does not tell how much memory is free"
+    if fits:
+        return f"it fits: {format_bytes(total)} of the {format_bytes(available)} that are free"
+    advice = "choose a smaller model or quantization, or close other programs"
     if max_ctx > 0:
         advice = f"use --ctx-size {max_ctx} or less"
-    else:
-        advice = "choose a smaller model or quantization, or close other programs"
-    return False, max_ctx, f"it needs {format_bytes(total)} and {free} are free: {advice}"
+    return f"it needs {format_bytes(total)} and {format_bytes(available)} are free: {advice}"
 
 
-def largest_context(
-    layers: tuple[CacheLayer, ...], cache_types: tuple[str, str], slots: int, room: int, limit: int
-) -> int:
-    """The most tokens a slot can hold in `room` bytes, at most `limit`; whole hundreds once it is more than that."""
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if slots * cache_bytes(layers, middle, cache_types) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low if low in (0, limit) or low < 200 else low // 100 * 100
+def largest_context(room: int | None, bytes_per_token: int, limit: int) -> int:
+    """The most tokens every slot can hold in `room` bytes, at most `limit`; whole hundreds where that is more."""
+    if room is None:
+        return limit
+    fitting = max(0, room // max(1, bytes_per_token))
+    return limit if fitting >= limit else fitting // 100 * 100 if fitting > 100 else fitting
 
 
 def weights_bytes(gguf: GGUF, program: Program) -> int:
-    """Bytes of all weights as the CPU backend holds them."""
+    """Bytes of all weights as the CPU backend holds them: matrices packed, vectors as float32."""
+    matrices = {op.weight for op in program.ops if isinstance(op, MatMul | Embed)}
     total = 0
     for name in program.weights():
-        tensor = gguf.tensors[name]
-        if len(tensor.shape) < 2:
-            total += 4 * tensor.shape[0]
+        shape = gguf.tensors[name].shape
+        if name not in matrices:
+            total += 4 * math.prod(shape)
             continue
-        kind = PACKED.get(tensor.type) or PACKED[GGMLType.F16]
-        total += packed_bytes(kind, tensor.shape[0], tensor.shape[1])
+        kind = PACKED.get(gguf.tensors[name].type)
+        if kind is None or shape[-1] % kind.values:
+            kind = PACKED[GGMLType.F16]
+        total += packed_bytes(kind, math.prod(shape[:-1]), shape[-1])
     return total
 
 
-def cache_bytes(layers: tuple[CacheLayer, ...], n_tokens: int, cache_types: tuple[str, str]) -> int:
-    """Bytes the cache of one slot takes for `n_tokens` positions."""
-    k_bytes, v_bytes = (CACHE_BLOCK_BYTES[kind] for kind in cache_types)
-    return sum(int(n_tokens * layer.n_kv_heads * (layer.k_dim * k_bytes + layer.v_dim * v_bytes)) for layer in layers)
+def scratch_bytes(gguf: GGUF, program: Program, limits: BackendLimits, n_threads: int) -> int:
+    """Bytes of the buffers of one pass, their quantized copies, and each thread's own scratch."""
+    n_bytes = {b.name: float_stride(b.width) for b in program.buffers}
+    rows = {b.name: limits.max_outputs if b.per_output else limits.max_rows for b in program.buffers}
+    quantized = {
+        op.x.name: quantized_stride(op.x.width)
+        for op in program.ops
+        if isinstance(op, MatMul) and _takes_codes(gguf.tensors[op.weight].type)
+    }
+    total = sum(rows[name] * (stride + quantized.get(name, 0)) for name, stride in n_bytes.items())
+    return total + n_threads * SCRATCH_BYTES
 
 
-def scratch_bytes(program: Program, chunk_rows: int, n_threads: int) -> int:
-    """Bytes of the buffers of one pass and of each thread's own scratch."""
-    total = n_threads * SCRATCH_BYTES
-    for buffer in program.buffers:
-        stride = quantized_stride(buffer.width) if buffer.quantized else float_stride(buffer.width)
-        total += stride * (1 if buffer.per_output else chunk_rows)
-    return total
+def _takes_codes(kind: GGMLType) -> bool:
+    """Whether products with this type read quantized activations."""
+    return kind in PACKED and PACKED[kind].block >= BLOCK // 2

@@ -28,6 +28,9 @@ def start_engine(settings: EngineSettings, counters: Counters, report: Report) -
     """Load the model and start its engine, keeping `counters` true; what fails is noted there and raised."""
 
     def note(progress: LoadProgress) -> None:
+        if not progress.kernels_total:  # stages without kernels leave what was counted standing
+            names = ("kernels_total", "kernels_compiled", "kernels_cached", "slowest_kernel", "slowest_kernel_s")
+            progress = dataclasses.replace(progress, **{name: getattr(counters.load, name) for name in names})
         counters.load = progress
         report(progress)
 

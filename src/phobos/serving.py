@@ -98,8 +98,8 @@ class Loader(threading.Thread):
         except Exception as error:
             logger.debug("loading failed", exc_info=True)
             self.failure = error
-            known = isinstance(error, PhobosError)
-            self._listener.fail(error if known else UnavailableError("the model could not be loaded"))
+            masked = error if isinstance(error, PhobosError) else UnavailableError("the model could not be loaded")
+            self._listener.fail(masked)
             self._end.ask(1)
 
 

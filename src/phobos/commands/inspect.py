@@ -72,7 +72,7 @@ def summary(report: Report) -> list[tuple[str, str]]:
         ("size", f"{format_bytes(report.n_bytes)}{parts}, GGUF version {report.version}"),
         ("model", report.name),
         ("architecture", f"{report.architecture}: {shape}" if report.n_layers else report.architecture),
-        ("parameters", f"{format_count(report.n_params)}, {report.quantization}"),
+        ("parameters", f"{format_count(report.n_params)}, {report.quantization} ({report.types})"),
         ("context", f"{report.n_ctx} tokens" if report.n_ctx else "not said"),
         ("tokenizer", f"{report.tokenizer or 'none'}, {report.n_vocab or 0} tokens, ends with {report.eos_id}"),
         ("chat template", template),

@@ -59,14 +59,15 @@ def command(remove: str | None, yes: bool, as_json: bool, **general: Any) -> int
 def read_row(model: library.LocalModel) -> Row:
     """The row of one file, from its header."""
     from phobos.gguf.reader import open_gguf
-    from phobos.inspection import count_params, quantization_of
+    from phobos.inspection import count_params
+    from phobos.kernels.model_info import quantization_label
 
     row = Row(model.name, model.path, model.n_bytes, model.n_shards)
     try:
         with open_gguf(model.path) as gguf:
             arch = gguf.architecture
             n_ctx = gguf.get_int(f"{arch}.context_length", 0) or None
-            kinds, n_params = quantization_of(gguf), count_params(gguf)
+            kinds, n_params = quantization_label(gguf), count_params(gguf)
     except PhobosError as error:
         return Row(model.name, model.path, model.n_bytes, model.n_shards, problem=str(error))
     return Row(row.name, row.path, row.n_bytes, row.n_parts, arch, kinds, n_params, n_ctx)

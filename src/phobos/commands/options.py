@@ -20,7 +20,7 @@ SERVER, LIMITS, DISPLAY, GENERAL = "Serving", "Serving: limits", "Dashboard", "G
 MODEL_DEFAULTS = "the model's own"
 _POSITIVE, _COUNT = click.IntRange(min=1), click.IntRange(min=0)
 _SECONDS, _UNIT = click.FloatRange(min=0), click.FloatRange(0, 1)
-CACHE_TYPES = click.Choice(["f16", "q8_0"])
+CACHE_TYPES = click.Choice(["f16"])
 
 GENERAL_FLAGS = [
     flag("--config", group=GENERAL, type=click.Path(path_type=Path), is_eager=True, expose_value=False,
@@ -38,12 +38,12 @@ GGUF_FLAG = [
 ]  # fmt: skip
 
 ENGINE_FLAGS = [
-    flag("--ctx-size", "-c", group=MODEL, type=_COUNT, without=MODEL_DEFAULTS, metavar="N",
-         help="Tokens a conversation can hold; 0 asks for the model's own limit."),
+    flag("--ctx-size", "-c", group=MODEL, type=_COUNT, without="4096, less where memory is short", metavar="N",
+         help="Tokens a conversation can hold; 0 lets Phobos choose."),
     flag("--threads", "-t", group=MODEL, type=_POSITIVE, without="one a core", metavar="N",
          help="Threads that compute."),
-    flag("--parallel", "-np", "--kv-slots", "parallel", group=MODEL, type=_POSITIVE, without="from the free memory",
-         metavar="N", help="Conversations kept at once."),
+    flag("--parallel", "-np", "--kv-slots", "parallel", group=MODEL, type=_POSITIVE, metavar="N",
+         without="4, less where memory is short", help="Conversations kept at once."),
     flag("--batch-size", "-b", "--ubatch-size", "-ub", "batch_size", group=MODEL, type=click.IntRange(1, 8192),
          default=512, metavar="N", help="Prompt tokens computed in one pass."),
     flag("--cache-type-k", "-ctk", group=MODEL, type=CACHE_TYPES, default="f16", help="Format of cached keys."),

@@ -10,7 +10,7 @@ from phobos import library, log
 from phobos.commands.completion import complete_model
 from phobos.commands.flags import with_flags
 from phobos.commands.help import PhobosCommand
-from phobos.commands.options import ENGINE_FLAGS, GENERAL_FLAGS, JSON_FLAG
+from phobos.commands.options import ENGINE_FLAGS, GENERAL_FLAGS, JSON_FLAG, read_engine
 from phobos.sizes import format_bytes
 
 
@@ -23,14 +23,7 @@ def command(file: str, as_json: bool, **values: Any) -> int:
     from phobos.commands.tables import print_facts, print_heading, print_json, print_table
     from phobos.plan import make_plan
 
-    plan = make_plan(
-        library.resolve_model(file),
-        n_ctx=values["ctx_size"] or None,
-        n_slots=values["parallel"],
-        n_threads=values["threads"],
-        chunk_rows=values["batch_size"],
-        cache_types=(values["cache_type_k"], values["cache_type_v"]),
-    )
+    plan = make_plan(read_engine(values, library.resolve_model(file)))
     if as_json:
         print_json(plan)
         return 0
