@@ -19,7 +19,6 @@ from phobos.program.steps import (
     Program,
     RmsNorm,
     RopeTable,
-    RotateStore,
     SoftCap,
 )
 

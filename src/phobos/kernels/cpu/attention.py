@@ -1,16 +1,15 @@
 """Attention over the cache with an online softmax, in a fixed order of keys.
 
-Theory. Keys are walked in spans of `SPAN`; within a span in blocks of `KEY_BLOCK`, whose maximum rescales what was summed
-before (Milakov and Gimelshein 2018; Dao et al. 2022). Each span starts afresh and spans are merged in order, so the
-arithmetic of a row is the same whether one thread walks all spans or each span has a thread. Four queries (heads that
-share keys, or neighbouring rows) share each load of keys and values. Keys outside a query's range are given weight
+Theory. Keys are walked in spans of `SPAN`; within a span in blocks of `KEY_BLOCK`, whose maximum rescales what was
+summed before (Milakov and Gimelshein 2018; Dao et al. 2022). Each span starts afresh and spans are merged in order, so
+the arithmetic of a row is the same whether one thread walks all spans or each span has a thread. Four queries (heads
+that share keys, or neighbouring rows) share each load of keys and values. Keys outside a query's range are given weight
 exactly 0, so which queries share a tile leaves no trace.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from phobos.kernels.cpu.compiler import Float, Int, kernel
 from phobos.kernels.cpu.elementary import exponential, hyperbolic_tangent
@@ -18,6 +17,7 @@ from phobos.kernels.cpu.layout import KEY_BLOCK, SPAN, SPLIT_ROWS, Header
 from phobos.kernels.cpu.simd import (
     F32,
     fma,
+    inlined,
     lane_numbers,
     load_f32,
     load_i32,
@@ -59,7 +59,7 @@ _OUTPUTS = _TOTALS + 64 * QUERIES
 TILE_BYTES = _OUTPUTS + 4 * V_DIM_MAX * QUERIES
 
 
-@njit
+@inlined
 def _score_block(tile, keys, k_dim, first_key, scale, soft_cap):
     """Scores of `KEY_BLOCK` keys for the tile's queries, masked to each query's range."""
     for half in range(KEY_BLOCK // 32):
@@ -85,7 +85,7 @@ def _score_block(tile, keys, k_dim, first_key, scale, soft_cap):
                 vstore(tile + _SCORES + 4 * (KEY_BLOCK * n + 32 * half + 16 * part), score)
 
 
-@njit
+@inlined
 def _soften_block(tile, n):
     """Turn query n's scores into weights against the new maximum; returns the factor for what was summed before."""
     scores = tile + _SCORES + 4 * KEY_BLOCK * n
@@ -105,7 +105,7 @@ def _soften_block(tile, n):
     return factor
 
 
-@njit
+@inlined
 def _add_values(tile, values, v_dim, first_key, n_keys, factors):
     """outputs = outputs * factor + weights @ values, two vectors of dimensions at a time (the last may be alone)."""
     n_vectors = v_dim // 16
@@ -131,7 +131,7 @@ def _add_values(tile, values, v_dim, first_key, n_keys, factors):
             vstore(outputs + 64 * i, get_sum(sums, 2 * n))
 
 
-@njit
+@inlined
 def _walk_span(tile, keys, values, k_dim, v_dim, first_key, last_key, scale, soft_cap, factors):
     """One span of keys, from a fresh state: leaves maxima, totals and unnormalized outputs in the tile."""
     for n in range(QUERIES):
@@ -146,7 +146,7 @@ def _walk_span(tile, keys, values, k_dim, v_dim, first_key, last_key, scale, sof
         _add_values(tile, values, v_dim, key, min(KEY_BLOCK, last_key + 1 - key), factors)
 
 
-@njit
+@inlined
 def _merge_span(merged, outputs, maximum_at, totals, v_dim):
     """Fold one span's state into `merged`: 64 bytes of maximum, 64 of total, then outputs."""
     old, span = load_f32(merged), load_f32(maximum_at)
@@ -159,22 +159,22 @@ def _merge_span(merged, outputs, maximum_at, totals, v_dim):
         vstore(at, fma(vload(at), keep, vload(outputs + 64 * i) * add))
 
 
-@njit
+@inlined
 def _clear(merged, v_dim):
     store_f32(merged, _LOWEST)
     for i in range(1 + v_dim // 16):
         vstore(merged + 64 + 64 * i, zeros())
 
 
-@njit
+@inlined
 def _write(out, merged, v_dim):
     for i in range(v_dim // 16):
         vstore(out + 64 * i, vload(merged + 128 + 64 * i) / vload(merged + 64))
 
 
-@njit
+@inlined
 def _set_queries(tile, q, row, n_rows, head, first_query, n_queries, group, n_heads, k_dim, window, positions):
-    """Fill the tile's queries first_query…; those past `n_queries` repeat the last. Returns the tile's first and last key."""
+    """Fill the tile's queries; those past `n_queries` repeat the last. Returns the tile's first and last key."""
     lowest, highest = 1 << 40, 0
     for n in range(QUERIES):
         query = min(first_query + n, n_queries - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,11 @@ from phobos.kernels.cpu.layout import (
     WAIT_FLAG,
     Header,
     float_stride,
-    round_up,
 )
 from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.team import Team
-from phobos.kernels.cpu.weights import load_weights
+from phobos.kernels.cpu.weights import Weight, load_weights
 from phobos.program.steps import Embed, MatMul, Program, weights_of
 
 PACKING_SHARE = 0.6  # of the load's progress
@@ -94,7 +94,7 @@ class CpuBackend:
         address = self._batch_arena.take(n_bytes)
         return self._batch_arena.view(address, n_bytes).view(dtype)
 
-    def _pack(self, gguf: GGUF, progress: Progress):  # type: ignore[no-untyped-def]
+    def _pack(self, gguf: GGUF, progress: Progress) -> tuple[Mapping[str, Weight], Arena]:
         matrices = dict.fromkeys(op.weight for op in self._program.ops if isinstance(op, MatMul | Embed))
         vectors = dict.fromkeys(n for op in self._program.ops for n in weights_of(op) if n not in matrices)
 

@@ -53,7 +53,7 @@ class SlotCache:
         return total
 
     def _parts(self, slot: int, n_rows: int) -> Iterator[npt.NDArray[np.uint8]]:
-        """The bytes in use of a slot's first `n_rows` positions: [n_kv_heads, bytes] of keys, then of values, a layer."""
+        """The bytes of a slot's first `n_rows` positions: [n_kv_heads, bytes] of keys, then of values, a layer."""
         for cache in self.layers:
             n_heads = cache.layer.n_kv_heads
             for base, slot_bytes, n_bytes in (

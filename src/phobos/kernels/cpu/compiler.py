@@ -73,21 +73,23 @@ def encode_record(address: int, flags: int, arguments: Iterable[int | float]) ->
 def _compile(declared: Kernel) -> bytes:
     """Object code of a kernel's C entry, which is named `entry`."""
     import numba
-    from numba import cfunc, njit, types
+    from numba import cfunc, types
 
     from phobos.kernels.cpu.entry import make_argument_loader
+    from phobos.kernels.cpu.simd import inlined
 
-    numba.config.CPU_NAME, numba.config.CPU_FEATURES = target()
-    body = njit(error_model="numpy", no_cpython_wrapper=True)(declared.function)
+    for setting, value in zip(("CPU_NAME", "CPU_FEATURES"), target(), strict=True):
+        setattr(numba.config, setting, value)
+    body = inlined(declared.function)
     load_arguments = make_argument_loader(declared.parameters)
 
-    def entry(step, thread, n_threads):  # type: ignore[no-untyped-def]
+    def entry(step: int, thread: int, n_threads: int) -> None:
         body(*load_arguments(step), thread, n_threads)
 
     compiled = cfunc(types.void(types.int64, types.int64, types.int64), error_model="numpy")(entry)
     module = llvm.parse_assembly(compiled.inspect_llvm())
     module.get_function(compiled.native_name).name = "entry"
-    return _target_machine().emit_object(module)  # type: ignore[no-any-return]
+    return bytes(_target_machine().emit_object(module))
 
 
 @cache

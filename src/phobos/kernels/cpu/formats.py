@@ -1,7 +1,7 @@
-"""How each packed weight type is read: unsigned codes, a scale and a minimum, so that weight = scale * code + minimum.
+"""How each packed weight type is read: unsigned codes, a scale and a minimum; weight = scale * code + minimum.
 
-For a record at `w` of a group (see `layout.py`): `codes(w, b, j)` are the 64 codes of inputs 4j..4j+3 of block b, four a
-lane; `scale(w, b)` and `minimum(w, b)` the block's, one a lane. Every function is the packed twin of
+For a record at `w` of a group (see `layout.py`): `codes(w, b, j)` are the 64 codes of inputs 4j..4j+3 of block b, four
+a lane; `scale(w, b)` and `minimum(w, b)` the block's, one a lane. Every function is the packed twin of
 `gguf/quants.py`'s `dequantize`; the block indices are constants once loops are unrolled.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.layout import PACKED, PackedType
 from phobos.kernels.cpu.simd import (
+    inlined,
     low_bits,
     shift_words_left,
     shift_words_right,
@@ -35,105 +35,105 @@ class Format(NamedTuple):
     minimum: Any
 
 
-@njit
+@inlined
 def _nibbles(w, j):
     """Codes of a 32-value block: inputs 0..15 in the low halves of four vectors, 16..31 in the high halves."""
     return low_bits(shift_words_right(vload_u8(w + (j % 4) * 64), 4 * (j // 4)), 15)
 
 
-@njit
+@inlined
 def _fifth_bit(h, j):
     """Bit 4 of inputs 4j..4j+3: bit j of each byte of the rearranged high-bit word."""
     return shift_words_left(low_bits(shift_words_right(vload_u8(h), j), 1), 4)
 
 
-@njit
+@inlined
 def _q4_codes(w, b, j):
     return _nibbles(w, j)
 
 
-@njit
+@inlined
 def _q5_codes(w, b, j):
     return _nibbles(w, j) | _fifth_bit(w + 256, j)
 
 
-@njit
+@inlined
 def _q8_0_codes(w, b, j):
     return vload_u8(w + j * 64)
 
 
-@njit
+@inlined
 def _q4_scale(w, b):
     return vload_f16(w + 256)
 
 
-@njit
+@inlined
 def _q5_scale(w, b):
     return vload_f16(w + 320)
 
 
-@njit
+@inlined
 def _q8_0_scale(w, b):
     return vload_f16(w + 512)
 
 
-@njit
+@inlined
 def _q4_0_minimum(w, b):
     return splat(np.float32(-8)) * vload_f16(w + 256)
 
 
-@njit
+@inlined
 def _q4_1_minimum(w, b):
     return vload_f16(w + 288)
 
 
-@njit
+@inlined
 def _q5_0_minimum(w, b):
     return splat(np.float32(-16)) * vload_f16(w + 320)
 
 
-@njit
+@inlined
 def _q5_1_minimum(w, b):
     return vload_f16(w + 352)
 
 
-@njit
+@inlined
 def _q8_0_minimum(w, b):
     return splat(np.float32(-128)) * vload_f16(w + 512)
 
 
-@njit
+@inlined
 def _q4_k_codes(w, b, j):
     return low_bits(shift_words_right(vload_u8(w + (b // 2) * 512 + j * 64), 4 * (b % 2)), 15)
 
 
-@njit
+@inlined
 def _q4_k_scale(w, b):
     return vload_f16(w + 2048) * vload_u8_f32(w + 2112 + b * 16)
 
 
-@njit
+@inlined
 def _q4_k_minimum(w, b):
     return splat(np.float32(-1)) * vload_f16(w + 2080) * vload_u8_f32(w + 2240 + b * 16)
 
 
-@njit
+@inlined
 def _q5_k_codes(w, b, j):
     high = low_bits(shift_words_right(vload_u8(w + 2048 + j * 64), b), 1)
     return _q4_k_codes(w, b, j) | shift_words_left(high, 4)
 
 
-@njit
+@inlined
 def _q5_k_scale(w, b):
     return vload_f16(w + 2560) * vload_u8_f32(w + 2624 + b * 16)
 
 
-@njit
+@inlined
 def _q5_k_minimum(w, b):
     return splat(np.float32(-1)) * vload_f16(w + 2592) * vload_u8_f32(w + 2752 + b * 16)
 
 
-@njit
+@inlined
 def _q6_k_codes(w, b, j):
     """Block b of 16: half b//8, quarter (b%8)//2 of it; quarters 0 and 1 are low nibbles, 2 and 3 high ones."""
     half, quarter, place = b // 8, (b % 8) // 2, (b % 2) * 4 + j
@@ -142,12 +142,12 @@ def _q6_k_codes(w, b, j):
     return low_bits(low, 15) | shift_words_left(low_bits(high, 3), 4)
 
 
-@njit
+@inlined
 def _q6_k_scale(w, b):
     return vload_f16(w + 3328) * vload_i8_f32(w + 3072 + b * 16)
 
 
-@njit
+@inlined
 def _q6_k_minimum(w, b):
     return splat(np.float32(-32)) * _q6_k_scale(w, b)
 

@@ -189,12 +189,18 @@ class Lowering:
                 case Attention():
                     self._attention(op)
                 case Glu():
-                    arguments = (self.at(op.gate), self.at(op.up), self._count_at(op.out), op.out.width)
-                    self._emit_producer(f"pointwise:glu_{op.activation}", op, arguments)
+                    self._glu(op)
                 case SoftCap():
-                    arguments = (self.at(op.x), self._count_at(op.x), op.x.width, float(op.cap))
-                    self._emit("pointwise:soft_cap", arguments, op, reads=reads_of(op), writes=writes_of(op))
+                    self._soft_cap(op)
         return place_barriers(self._launches)
+
+    def _glu(self, op: Glu) -> None:
+        arguments = (self.at(op.gate), self.at(op.up), self._count_at(op.out), op.out.width)
+        self._emit_producer(f"pointwise:glu_{op.activation}", op, arguments)
+
+    def _soft_cap(self, op: SoftCap) -> None:
+        arguments = (self.at(op.x), self._count_at(op.x), op.x.width, float(op.cap))
+        self._emit("pointwise:soft_cap", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _embed(self, op: Embed) -> None:
         weight = self._weights[op.weight]
@@ -224,7 +230,7 @@ class Lowering:
     def _rms_norm(self, op: RmsNorm) -> None:
         rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
         head = (self.at(op.x), self._weight_at(op.weight))
-        tail = (rows_of, self._count_at(op.out), op.x.width, float(op.eps))
+        tail: tuple[int | float, ...] = (rows_of, self._count_at(op.out), op.x.width, float(op.eps))
         if op.residual is None:
             self._emit_norm(op, head, tail)
         else:
@@ -276,7 +282,8 @@ class Lowering:
         writes = writes_of(op) | {"parts"}
         self._emit("attention:attention", arguments, op, reads=reads_of(op), writes=writes)
         arguments = (
-            self.at(op.out), parts, self._header, self._count_at(op.out), op.n_heads, layer.v_dim, layer.window, self._n_spans,
+            self.at(op.out), parts, self._header, self._count_at(op.out), op.n_heads, layer.v_dim, layer.window,
+            self._n_spans,
         )  # fmt: skip
         self._emit("attention:attention_merge", arguments, op, reads=frozenset({"parts"}), writes=writes_of(op))
 

@@ -9,9 +9,6 @@ in the same order, so a row has the same bits however many rows it came with. Th
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
-
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.formats import FORMATS, Format
@@ -21,9 +18,11 @@ from phobos.kernels.cpu.simd import (
     I32,
     dot4,
     fma,
+    inlined,
     load_f32,
     load_i64,
     make_tile,
+    prefetch,
     splat,
     splat_bytes,
     to_float,
@@ -38,10 +37,11 @@ from phobos.kernels.cpu.simd import (
 )
 from phobos.kernels.cpu.sync import take_work
 
+PREFETCH_BYTES = 4096
 _BATCH_PASS, _BATCH_SCRATCH, _BATCH_SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
 
 
-@njit
+@inlined
 def _finish(out, acc, bias, residual, scale):
     """Store 16 results: plus bias, times scale, plus residual (addresses; 0: none)."""
     if bias != 0:
@@ -58,15 +58,18 @@ def _make_one_row(form: Format):
     values, record_bytes, block = form.kind.values, form.kind.record_bytes, form.kind.block
     n_blocks, n_slices = values // block, block // 4
     unrolled = min(n_blocks, 2)
+    record_lines = record_bytes // 64
     sums_of = 1 if block == BLOCK else 3  # where a block's code sums start, in units of 4 * n_in / BLOCK
 
-    @njit
+    @inlined
     def one_row(w, x, n_in):
         x_scale = x + n_in
         x_sum = x + n_in + 4 * (n_in // BLOCK) * (1 if sums_of == 1 else 2)
         acc = zeros()
         first = 0
         for _ in range(n_in // values):
+            for line in range(record_lines):
+                prefetch(w + PREFETCH_BYTES + 64 * line)
             for pair in range(n_blocks // unrolled):
                 for k in range(unrolled):
                     b = pair * unrolled + k
@@ -89,7 +92,7 @@ def _make_unpack(form: Format):
     codes, scale, minimum = form.codes, form.scale, form.minimum
     n_blocks, n_slices, record_bytes = form.kind.values // form.kind.block, form.kind.block // 4, form.kind.record_bytes
 
-    @njit
+    @inlined
     def unpack(w, n_records, codes_out, scales_out):
         for _ in range(n_records):
             for b in range(n_blocks):
@@ -111,7 +114,7 @@ def _make_tile_product(block: int, n_rows: int):
     new_dots, get_dot, put_dot = make_tile(I32, n_rows * GROUP_TILE)
     group_codes, group_scales = GROUP * CHUNK_VALUES, 128 * (CHUNK_VALUES // block)
 
-    @njit
+    @inlined
     def multiply(codes, scales, acc, x, x_stride, x_scale, x_sum, first_block, n_blocks):
         sums = new_sums()
         for i in range(n_rows * GROUP_TILE):
@@ -149,7 +152,7 @@ def _make_several_rows(form: Format):
     codes_bytes = GROUP * CHUNK_VALUES
     scales_bytes = 128 * (CHUNK_VALUES // block)
 
-    @njit
+    @inlined
     def several_rows(
         out, out_stride, x, x_stride, w, group_bytes, n_groups, bias, residual, n_rows, n_in, scale, scratch
     ):
@@ -241,7 +244,7 @@ def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
     """Float weights with float activations: four partial sums by input index mod 4, added in a fixed order."""
     new_sums, get_sum, put_sum = make_tile(F32, 4 * ROW_TILE)
 
-    @njit
+    @inlined
     def group_rows(w, x, x_stride, n_rows, n_in, acc):
         """Up to `ROW_TILE` rows; rows past `n_rows` repeat the last one."""
         sums = new_sums()

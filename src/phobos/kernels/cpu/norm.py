@@ -1,18 +1,18 @@
 """RMS norm and the quantization of activations, apart and fused.
 
-With several rows each thread takes whole rows; with fewer rows than threads every thread sums the whole row, in the same
-order, and writes its share of the blocks. Either way a row's bits are the same.
+With several rows each thread takes whole rows; with fewer rows than threads every thread sums the whole row, in the
+same order, and writes its share of the blocks. Either way a row's bits are the same.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from phobos.kernels.cpu.compiler import Float, Int, kernel
 from phobos.kernels.cpu.layout import BLOCK
 from phobos.kernels.cpu.simd import (
     absolute,
+    inlined,
     load_i32,
     load_i64,
     max_lanes,
@@ -31,7 +31,7 @@ from phobos.kernels.cpu.simd import (
 _CODE_MAX = np.float32(127)
 
 
-@njit
+@inlined
 def share_of(n_items, n_rows, thread, n_threads):
     """(first, last) of a row's items this thread computes: its part where rows are few, else all."""
     if n_rows >= n_threads:
@@ -39,13 +39,13 @@ def share_of(n_items, n_rows, thread, n_threads):
     return n_items * thread // n_threads, n_items * (thread + 1) // n_threads
 
 
-@njit
+@inlined
 def is_mine(row, n_rows, thread, n_threads):
     """Whether this thread has a part in a row."""
     return n_rows < n_threads or row % n_threads == thread
 
 
-@njit
+@inlined
 def quantize_block(record, width, b, low, high):
     """Write block `b` of a quantized row from its 32 values."""
     largest = max_lanes(maximum(absolute(low), absolute(high)))
@@ -63,7 +63,7 @@ def quantize_block(record, width, b, low, high):
     store_f32(record + width + 4 * (2 * n_blocks + 2 * b + 1), scale * np.float32(sum_high))
 
 
-@njit
+@inlined
 def inverse_rms(x, n_vectors, width, eps):
     """1 / sqrt(mean(x²) + eps), summed in four interleaved parts."""
     a, b, c, d = zeros(), zeros(), zeros(), zeros()

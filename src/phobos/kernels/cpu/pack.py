@@ -1,31 +1,29 @@
 """Packing: a tensor's rows, as the file has them, to groups of records (see `layout.py`).
 
-A packer takes groups `first_group` up to `last_group` of a matrix of `n_out` rows, each `n_records` blocks; `source` is the
-first row. Lanes past `n_out` are left as they are: zero, in fresh memory.
+A packer takes groups `first_group` up to `last_group` of a matrix of `n_out` rows, each `n_records` blocks; `source` is
+the first row. Lanes past `n_out` are left as they are: zero, in fresh memory.
 """
 
 from __future__ import annotations
 
-from numba import njit
-
 from phobos.kernels.cpu.compiler import Int, Kernel, kernel
 from phobos.kernels.cpu.layout import GROUP
-from phobos.kernels.cpu.simd import load_u8, load_u16, load_u32, store_u8, store_u16, store_u32
+from phobos.kernels.cpu.simd import inlined, load_u8, load_u16, load_u32, store_u8, store_u16, store_u32
 
 
-@njit
+@inlined
 def _words(out, source, lane, n_words):
     """Word v of a row's block to lane `lane` of vector v."""
     for v in range(n_words):
         store_u32(out + 64 * v + 4 * lane, load_u32(source + 4 * v))
 
 
-@njit
+@inlined
 def _half(out, source, lane):
     store_u16(out + 2 * lane, load_u16(source))
 
 
-@njit
+@inlined
 def _high_bits(out, source, lane):
     """32 high bits, one a value in order, rearranged: bit j of byte i is that of value 4j + i."""
     bits = load_u32(source)
@@ -36,34 +34,34 @@ def _high_bits(out, source, lane):
     store_u32(out + 4 * lane, word)
 
 
-@njit
+@inlined
 def _q8_0(out, source, lane):
     _half(out + 512, source, lane)
     for v in range(8):  # signed codes to unsigned: + 128 is a flip of the top bit
         store_u32(out + 64 * v + 4 * lane, load_u32(source + 2 + 4 * v) ^ 0x80808080)
 
 
-@njit
+@inlined
 def _q4_0(out, source, lane):
     _words(out, source + 2, lane, 4)
     _half(out + 256, source, lane)
 
 
-@njit
+@inlined
 def _q4_1(out, source, lane):
     _words(out, source + 4, lane, 4)
     _half(out + 256, source, lane)
     _half(out + 288, source + 2, lane)
 
 
-@njit
+@inlined
 def _q5_0(out, source, lane):
     _words(out, source + 6, lane, 4)
     _high_bits(out + 256, source + 2, lane)
     _half(out + 320, source, lane)
 
 
-@njit
+@inlined
 def _q5_1(out, source, lane):
     _words(out, source + 8, lane, 4)
     _high_bits(out + 256, source + 4, lane)
@@ -71,7 +69,7 @@ def _q5_1(out, source, lane):
     _half(out + 352, source + 2, lane)
 
 
-@njit
+@inlined
 def _six_bit_scales(scales, minimums, source, lane):
     """The 12 bytes of 8 six-bit scales and minimums of a K block, a byte each."""
     for b in range(4):
@@ -82,7 +80,7 @@ def _six_bit_scales(scales, minimums, source, lane):
         store_u8(minimums + 16 * (b + 4) + lane, (high >> 4) | (middle >> 6 << 4))
 
 
-@njit
+@inlined
 def _q4_k(out, source, lane):
     _words(out, source + 16, lane, 32)
     _half(out + 2048, source, lane)
@@ -90,7 +88,7 @@ def _q4_k(out, source, lane):
     _six_bit_scales(out + 2112, out + 2240, source + 4, lane)
 
 
-@njit
+@inlined
 def _q5_k(out, source, lane):
     _words(out, source + 48, lane, 32)
     _words(out + 2048, source + 16, lane, 8)
@@ -99,7 +97,7 @@ def _q5_k(out, source, lane):
     _six_bit_scales(out + 2624, out + 2752, source + 4, lane)
 
 
-@njit
+@inlined
 def _q6_k(out, source, lane):
     _words(out, source, lane, 32)
     _words(out + 2048, source + 128, lane, 16)
@@ -108,7 +106,7 @@ def _q6_k(out, source, lane):
     _half(out + 3328, source + 208, lane)
 
 
-@njit
+@inlined
 def _f32(out, source, lane):
     store_u32(out + 4 * lane, load_u32(source))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
@@ -12,6 +11,7 @@ from phobos.kernels.cpu.formats import FORMATS, Format
 from phobos.kernels.cpu.layout import BLOCK, GROUP, Header
 from phobos.kernels.cpu.norm import is_mine, quantize_block, share_of
 from phobos.kernels.cpu.simd import (
+    inlined,
     load_f32,
     load_i32,
     load_i64,
@@ -104,7 +104,7 @@ def _make_embed(form: Format) -> Kernel:
 
 
 def _make_float_embed(name: str, load, bytes_each: int) -> Kernel:
-    @njit
+    @inlined
     def value_at(address, spare, lane):
         vstore(spare, load(address))
         return load_f32(spare + 4 * lane)

@@ -6,15 +6,14 @@ keys; values [n_kv_heads][n_ctx][v_dim] halves.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from numba import njit
 
 from phobos.kernels.cpu.compiler import Float, Int, kernel
+from phobos.kernels.cpu.elementary import cosine_sine
 from phobos.kernels.cpu.layout import KEY_TILE, Header
 from phobos.kernels.cpu.norm import inverse_rms
 from phobos.kernels.cpu.simd import (
+    inlined,
     load_f32,
     load_i32,
     load_i64,
@@ -41,11 +40,12 @@ def rope_table(
         row, i = item // n_pairs, item % n_pairs
         frequency = np.float64(load_f32(frequencies + 8 * i)) + np.float64(load_f32(frequencies + 8 * i + 4))
         angle = load_i32(positions + 4 * row) * frequency
-        store_f32(out + stride * row + 4 * i, np.float32(math.cos(angle)) * magnitude)
-        store_f32(out + stride * row + 4 * (n_pairs + i), np.float32(math.sin(angle)) * magnitude)
+        cosine, sine = cosine_sine(angle)
+        store_f32(out + stride * row + 4 * i, np.float32(cosine) * magnitude)
+        store_f32(out + stride * row + 4 * (n_pairs + i), np.float32(sine) * magnitude)
 
 
-@njit
+@inlined
 def _normalize(x, dim, weight, eps):
     """RMS norm of one head, in place."""
     factor = splat(inverse_rms(x, dim // 16, dim, eps))
@@ -53,7 +53,7 @@ def _normalize(x, dim, weight, eps):
         vstore(x + 64 * i, vload(x + 64 * i) * factor * vload(weight + 64 * i))
 
 
-@njit
+@inlined
 def _rotate(x, table, n_pairs, step, span):
     """Rotate pairs (x[step * i], x[step * i + span]) in place."""
     for i in range(n_pairs):

@@ -6,11 +6,9 @@ returns, to be parked, when none has come for a while.
 
 from __future__ import annotations
 
-from numba import njit
-
 from phobos.kernels.cpu.compiler import Int, kernel
 from phobos.kernels.cpu.layout import RECORD_WORDS, WAIT_FLAG, Control
-from phobos.kernels.cpu.simd import load_i64, store_i64
+from phobos.kernels.cpu.simd import inlined, load_i64, store_i64
 from phobos.kernels.cpu.sync import atomic_load, call_step, pause, wait_for_all
 
 SPINS = 20000  # about a millisecond
@@ -20,7 +18,7 @@ _PASS, _STEPS, _N_STEPS, _BARRIER = 8 * Control.PASS, 8 * Control.STEPS, 8 * Con
 _SEEN = 8 * Control.SEEN
 
 
-@njit(error_model="numpy")
+@inlined
 def _run(control, thread, n_threads):
     steps, n_steps = load_i64(control + _STEPS), load_i64(control + _N_STEPS)
     for i in range(n_steps):

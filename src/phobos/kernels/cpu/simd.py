@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.extending import intrinsic, overload, register_model
@@ -22,6 +22,10 @@ from numba.extending import intrinsic, overload, register_model
 from phobos.kernels.cpu.features import CPU
 
 LANES = 16
+
+# What a function that kernels are made of is declared with: it cannot raise, and only kernels call it.
+inlined = njit(error_model="numpy", no_cpython_wrapper=True)
+
 _I1, _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 _FLOAT, _HALF = ir.FloatType(), ir.HalfType()
 
@@ -315,7 +319,7 @@ def _overload_operator(function, a, b, implementation):
     @overload(function)
     def choose(x, y):
         if x == a and y == b:
-            return lambda x, y: implementation(x, y)
+            return lambda x, y: implementation(x, y)  # noqa: PLW0108 - an overload takes plain functions only
         return None
 
 

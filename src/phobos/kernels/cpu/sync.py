@@ -9,10 +9,13 @@ from __future__ import annotations
 import platform
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from phobos.kernels.cpu.simd import inlined
+
+PATIENCE = 1000  # turns of a spin loop, some 50 microseconds, before the core is given away
 _I64 = ir.IntType(64)
 
 
@@ -81,6 +84,19 @@ def pause(typingctx):
 
 
 @intrinsic
+def give_way(typingctx):
+    """Let another thread have the core: whom this one waits for may need it."""
+
+    def codegen(context, builder, signature, args):
+        name = "SwitchToThread" if platform.system() == "Windows" else "sched_yield"
+        function_type = ir.FunctionType(ir.IntType(32), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def call_step(typingctx, function, step, thread, n_threads):
     """Call the compiled kernel at an address."""
 
@@ -93,7 +109,7 @@ def call_step(typingctx, function, step, thread, n_threads):
     return types.void(types.int64, types.int64, types.int64, types.int64), codegen
 
 
-@njit(error_model="numpy")
+@inlined
 def wait_for_all(barrier, n_threads):
     """Return once all threads have come; `barrier` is the address of two words, 64 bytes apart: arrivals and phase."""
     if n_threads == 1:
@@ -103,11 +119,16 @@ def wait_for_all(barrier, n_threads):
         atomic_store(barrier, 0)
         atomic_store(barrier + 64, phase + 1)
     else:
+        spins = 0
         while atomic_load(barrier + 64) == phase:
-            pause()
+            spins += 1
+            if spins < PATIENCE:
+                pause()
+            else:
+                give_way()
 
 
-@njit(error_model="numpy")
+@inlined
 def take_work(counter, pass_number, n_items):
     """The next item of a step that no thread has taken in this pass, or -1 when none is left.
 

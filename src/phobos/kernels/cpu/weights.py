@@ -7,7 +7,7 @@ type without a packed form is widened to halves, which the load reports.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,9 +78,9 @@ def _widen(gguf: GGUF, name: str) -> np.ndarray:
     return np.clip(values, -65504, 65504).astype(np.float16).view(np.uint8).ravel()
 
 
-def _pack(  # type: ignore[no-untyped-def]
+def _pack(
     function: int, address: int, source: np.ndarray, kind: PackedType, shape: tuple[int, int], n_threads: int
-):
+) -> Iterator[float]:
     """Pack slice by slice; yields the fraction done."""
     n_out, n_in = shape
     n_groups = round_up(n_out, GROUP) // GROUP
