@@ -319,8 +319,10 @@ class Connection(asyncio.Protocol):
             return
         self._discarding = True
         self._resume_reading()
-        if transport.can_write_eof():
+        try:
             transport.write_eof()
+        except OSError:  # reset between our write and now
+            raise _ClientGoneError from None
         deadline = self._loop.time() + LINGER_S
         while not self._exchange.eof and self._loop.time() < deadline:
             self._arrived.clear()
