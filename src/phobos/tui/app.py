@@ -32,7 +32,7 @@ from phobos.tui.screens.live import LiveScreen
 from phobos.tui.screens.loading import LoadingScreen
 from phobos.tui.screens.opening import MIN_HEIGHT, MIN_WIDTH, OpeningScreen
 from phobos.tui.terminal import Terminal
-from phobos.tui.theme import NIGHT, NOON, PLAIN, THEMES, choose_theme
+from phobos.tui.theme import NIGHT, NOON, PLAIN, THEMES, choose_theme, palette_of
 
 SNAPSHOT_INTERVAL_S = 0.2
 #: What the drawing thread may take of a core, and the slowest it gets for that.
@@ -204,6 +204,16 @@ class PhobosApp(App[None]):
         yield SystemCommand("Save a picture", "Write the screen as an SVG file", self.action_screenshot)
         yield SystemCommand("Keys", "Show the help", self.action_help)
         yield SystemCommand("Quit", "Stop the server and quit", self.action_quit_server)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our style sheet's own variables, for themes that do not know them."""
+        palette = palette_of(self.current_theme)
+        return {
+            "panel-border": palette.faint,
+            "panel-title": palette.title,
+            "dim": palette.dim,
+            "faint": palette.faint,
+        }
 
     def _redraw(self, _: object) -> None:
         for screen in self.screen_stack:

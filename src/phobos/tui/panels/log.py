@@ -44,8 +44,8 @@ class LogPanel(ScrollingPanel):
         self.redraw()
 
     def scroll_rows(self, n_rows: int) -> None:
+        self.follows = self.first + n_rows >= self.n_rows - self.n_visible
         super().scroll_rows(n_rows)
-        self.follows = self.first >= self.n_rows - self.n_visible
 
     def draw(self, moment: Moment, width: int, height: int, palette: Palette) -> Lines:
         if self._wrapped_for != (width, palette):

@@ -15,8 +15,7 @@ import threading
 import time
 from dataclasses import replace
 
-from moments import CARD, MODEL, blank
-
+from dashboard_moments import CARD, MODEL, blank
 from phobos.counters import Counters, LoadProgress, RequestInfo, SlotInfo
 from phobos.errors import PhobosError
 from phobos.tui.log import LogRing

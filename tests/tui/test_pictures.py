@@ -1,0 +1,62 @@
+"""Every state at five sizes, against pictures kept as text in `pictures/`.
+
+To accept a changed look, delete the picture's file and run the tests twice; then read what changed in the diff.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dashboard_moments import STATES
+from dashboard_stage import Stage, screen_text
+
+SIZES = ((60, 20), (80, 24), (100, 30), (120, 40), (200, 60))
+PICTURES = Path(__file__).parent / "pictures"
+
+
+def draw(stage: Stage, width: int, height: int) -> str:
+    """The screen in that state and size."""
+
+    async def run() -> str:
+        async with stage.app.run_test(size=(width, height)) as pilot:
+            stage.write_log()
+            stage.play()
+            await pilot.pause()
+            return screen_text(stage.app)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("state", list(STATES))
+def test_state_looks_as_kept(state: str, stage: Callable[..., Stage]) -> None:
+    drawn = "".join(f"=== {w}x{h}\n{draw(stage(state), w, h)}" for w, h in SIZES)
+    kept = PICTURES / f"{state}.txt"
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(drawn, encoding="utf-8")
+        pytest.fail(f"there was no picture {kept.name}: one has been written, look at it and run again")
+    assert drawn == kept.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("state", ["loading-cold", "eight-requests", "no-card"])
+def test_any_size_is_drawn_within_its_bounds(state: str, stage: Callable[..., Stage]) -> None:
+    """Between the kept sizes nothing breaks: the right number of lines, none too wide, the state always named."""
+    made = stage(state)
+
+    async def run() -> None:
+        async with made.app.run_test(size=(80, 24)) as pilot:
+            made.play()
+            for width, height in ((20, 6), (59, 19), (70, 29), (99, 36), (110, 45), (140, 34), (170, 50), (80, 24)):
+                await pilot.resize_terminal(width, height)
+                await pilot.pause()
+                lines = screen_text(made.app).splitlines()
+                assert len(lines) <= height
+                assert max(len(line) for line in lines) <= width
+                if width >= 59:
+                    assert made.current.state in lines[-1]
+
+    asyncio.run(run())
