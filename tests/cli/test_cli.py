@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,13 +169,13 @@ def test_flag_defaults_are_the_settings_defaults(default_values: dict[str, Any])
 
 def test_every_flag_reaches_its_setting(seen: Seen) -> None:
     args = (
-        "-c 512 -t 3 -np 4 -b 64 -ctk q8_0 -ctv q8_0 --no-prefix-cache --chat-template t --backend reference "
+        "-c 512 -t 3 -np 4 -b 64 -ctk f16 -ctv f16 --no-prefix-cache --chat-template t --backend reference "
         "-n 7 --temp 0.5 --top-k 3 --top-p 0.4 --min-p 0.1 --typical 0.2 --presence-penalty 0.3 "
         "--frequency-penalty -0.3 --repeat-penalty 1.1 -s 42 hello"
     )
     assert cli.main(args.split()) == 0
     sampling = SamplingDefaults(0.5, 3, 0.4, 0.1, 0.2, 0.3, -0.3, 1.1, 42, 7)
-    expected = EngineSettings(Path("m"), "reference", 3, 512, 4, 64, "q8_0", "q8_0", False, "t", sampling)
+    expected = EngineSettings(Path("m"), "reference", 3, 512, 4, 64, "f16", "f16", False, "t", sampling)
     assert options.read_engine(seen.values, Path("m")) == expected
 
 
@@ -243,7 +243,7 @@ def test_wrong_files_say_what_is_wrong(
         (["--zzzzzz", "x"], "there is no flag --zzzzzz (see --help)"),
         (["--temp", "hot", "x"], "'hot' is not a number"),
         (["--threads", "0", "x"], "0 is not in the range x>=1"),
-        (["--cache-type-k", "q9", "x"], "'q9' is not one of 'f16', 'q8_0'"),
+        (["--cache-type-k", "q9", "x"], "'q9' is not 'f16'"),
         (["--max-body", "lots", "x"], "'lots' is not a size"),
         (["--gguf"], "option '--gguf' requires an argument"),
         (["inspect"], "missing argument 'FILE'"),
@@ -298,16 +298,16 @@ def test_what_escapes_is_told_in_a_sentence(
 
 
 def test_help_is_quick_and_complete(run_cli: CommandLine) -> None:
-    times = []
-    for _ in range(4):
-        began = time.perf_counter()
+    seconds = []
+    for _ in range(3):
+        before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
         done = run_cli("--help")
-        times.append(time.perf_counter() - began)
+        seconds.append(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before)
     assert done.returncode == 0 and done.stderr == ""
     assert "\x1b" not in done.stdout
     for word in (*cli.COMMANDS, "--ctx-size", "--listen", "--no-tui", "[the model's own, else 0.8]", "Exit codes"):
         assert word in done.stdout
-    assert min(times) < 0.5  # 0.15 s on a quiet machine; the rest is room for a busy one
+    assert min(seconds) < 0.4  # processor time, 0.15 s on a quiet machine; the rest is room for a slower one
 
 
 def test_help_imports_nothing_heavy(run_cli: CommandLine) -> None:
@@ -374,7 +374,7 @@ def test_completion_scripts(capsys: pytest.CaptureFixture[str], shell: str) -> N
         ("--ctx", "--ctx-size"),
         ("inspect --ten", "--tensors"),
         ("plan smol", "smollm2"),
-        ("--backend c", "cuda"),
+        ("--backend c", "cpu"),
         ("", "models"),
     ],
 )

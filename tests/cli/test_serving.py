@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -210,13 +211,19 @@ def test_addresses_that_are_refused(tmp_path: Path, model: Path, listen: str) ->
     assert line.startswith("phobos-cli: ")
 
 
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to tell a process's time")
 def test_the_port_answers_before_anything_heavy_is_imported(tmp_path: Path, model: Path) -> None:
     best = 9.0
     for _ in range(3):
         with serve(tmp_path, *LISTEN, SCRIPTED_LOAD_S="5") as server, server.client() as client:
             assert client.ask("GET", "/").status == 200
-            best = min(best, time.monotonic() - server.began_s)
-    assert best < 1.5  # 0.4 s on a quiet machine, and a little for reading its log; the rest is room for a busy one
+            best = min(best, processor_seconds(server.process.pid))
+    assert best < 0.8  # 0.4 s on a quiet machine with what the loader has begun; the rest is room for a slower one
 
 
 def test_serving_imports_no_engine() -> None:

@@ -51,8 +51,8 @@ ENGINE_FLAGS = [
     flag("--prefix-cache/--no-prefix-cache", group=MODEL, default=True,
          help="Reuse what a prompt shares with an earlier one, or start every request afresh."),
     flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="NAME|FILE", help="The chat format to use."),
-    flag("--backend", group=MODEL, type=click.Choice(["cpu", "cuda", "reference"]), default="cpu",
-         help="What computes: compiled CPU code, a CUDA card, or plain NumPy."),
+    flag("--backend", group=MODEL, type=click.Choice(["cpu", "reference"]), default="cpu",
+         help="What computes: compiled CPU code, or plain NumPy (slow, for comparison)."),
 ]  # fmt: skip
 MODEL_FLAGS = [*GGUF_FLAG, *ENGINE_FLAGS]
 
