@@ -15,6 +15,7 @@ from typing import Any
 from phobos import cli
 from phobos.counters import Counters, LoadProgress
 from phobos.errors import FileError, UnavailableError
+from phobos.serving import Loader
 from phobos.settings import EngineSettings
 
 LOAD_S = float(os.environ.get("SCRIPTED_LOAD_S", "0"))
@@ -44,9 +45,16 @@ def start_engine(settings: EngineSettings, counters: Counters, report: Any) -> A
     return engine
 
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+def load_scripted(loader: Loader) -> None:
+    """Load as the real loader does, but for the engine; nothing heavy is imported before."""
     import phobos.runtime
 
     phobos.runtime.start_engine = start_engine
+    load(loader)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    load = Loader.run
+    Loader.run = load_scripted  # type: ignore[method-assign]
     sys.exit(cli.main())
