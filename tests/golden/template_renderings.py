@@ -5,10 +5,10 @@ Run it where `transformers` and `jinja2` are installed, with the package and `te
     PYTHONPATH=src:tests python tests/golden/template_renderings.py TEMPLATES_FOLDER
 
 A rendering is the first that `transformers` gives for the conversation with the key `content` left out, then blank, of
-a message that only calls tools, and with arguments as mappings, then as JSON text; conversations that it refuses in
-every form are left out. Templates that name today's date are rendered with a fixed one. Every rendering of the package
-is compared with it, differences are listed, and those that are meant (the template has no words for tools, and the
-package writes them as text) are recorded as `null`.
+a message that only calls tools, with arguments as mappings, then as JSON text, and with no tools as none, then as an
+empty list; conversations that it refuses in every form are left out. Templates that name today's date are rendered
+with a fixed one. Every rendering of the package is compared with it, differences are listed, and those that are meant
+(the template has no words for tools, and the package writes them as text) are recorded as `null`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phobos.chat.template import ChatTemplate
 from phobos.errors import RequestError
 from template_conversations import BOS, CONVERSATIONS, EOS, Conversation, client_messages, client_tools
 
-FORMS = [(content, text) for text in (False, True) for content in (None, "")]
+FORMS = [(content, text, no_tools) for no_tools in (None, []) for text in (False, True) for content in (None, "")]
 
 
 def without_date(source: str) -> str:
@@ -33,12 +33,12 @@ def without_date(source: str) -> str:
 
 
 def render_reference(source: str, conversation: Conversation, thinking: bool) -> str | None:
-    for content, text_arguments in FORMS:
+    for content, text_arguments, no_tools in FORMS:
         messages = client_messages(conversation, content=content, text_arguments=text_arguments)
         try:
             return render_jinja_template(
                 [messages],
-                tools=client_tools(conversation),
+                tools=client_tools(conversation) or no_tools,
                 chat_template=source,
                 add_generation_prompt=True,
                 enable_thinking=thinking,

@@ -72,11 +72,21 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def to_template(messages: Sequence[Message], traits: Traits) -> list[dict[str, Any]]:
     """The messages as a template's `messages`."""
+    return [entry for message in messages for entry in _to_entries(message, traits)]
+
+
+def name_results(messages: Sequence[Message]) -> list[Message]:
+    """Results that do not name their function get its name from the call."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
-    return [entry for message in messages for entry in _to_entries(message, traits, names)]
+    return [
+        replace(message, name=names.get(message.tool_call_id or ""))
+        if message.role == "tool" and not message.name
+        else message
+        for message in messages
+    ]
 
 
-def _to_entries(message: Message, traits: Traits, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def _to_entries(message: Message, traits: Traits) -> list[dict[str, Any]]:
     entry: dict[str, Any] = {"role": message.role}
     if message.content is not None and not (message.tool_calls and not message.content):
         entry["content"] = _content(message.content, traits)
@@ -88,15 +98,14 @@ def _to_entries(message: Message, traits: Traits, names: Mapping[str, str]) -> l
         # The names that templates know it by.
         entry |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
     if message.role == "tool":
-        name = message.name or names.get(message.tool_call_id or "")
-        entry |= {"tool_call_id": message.tool_call_id or "", **({"name": name} if name else {})}
-    elif message.name:
+        entry["tool_call_id"] = message.tool_call_id or ""
+    if message.name:
         entry["name"] = message.name
     if not message.tool_calls:
         return [entry]
     if traits.splits_calls and message.content:
         calls = replace(message, content=None, reasoning=None)
-        return [entry, *_to_entries(calls, replace(traits, splits_calls=False), names)]
+        return [entry, *_to_entries(calls, replace(traits, splits_calls=False))]
     entry["tool_calls"] = [_call_dict(call, traits) for call in message.tool_calls]
     return [entry]
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from phobos.chat.control_text import ControlText, texts_of
@@ -24,23 +25,21 @@ from phobos.chat.conversation import (
     calls_as_text,
     describe_all,
     fold_system,
+    name_results,
     results_as_text,
     to_template,
     tool_dict,
     tools_as_text,
 )
 from phobos.chat.messages import GenerationRequest, Message, ToolCall, ToolSpec
-from phobos.errors import RequestError
+from phobos.chat.named_templates import NAMED_TEMPLATES
+from phobos.errors import RequestError, UsageError
 from phobos.gguf.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
 # Markers that an assistant's own past text keeps, because templates look for them.
 ASSISTANT_MARKERS = frozenset(("<think>", "</think>", "[THINK]", "[/THINK]", "<tool_call>", "</tool_call>"))
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 
 
 @dataclass(frozen=True)
@@ -102,6 +101,10 @@ class ChatTemplate:
         """The prompt as text, as `/apply-template` shows it; options are those of `render`."""
         return "".join(segment.text for segment in self.render(messages, tools, **options))
 
+    def own_text(self, text: str) -> list[Segment]:
+        """Text that counts as the template's own."""
+        return [Segment(run, is_control) for run, is_control in self._text.split(text, "")]
+
     def _texts(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], variables: Mapping[str, Any]
     ) -> Iterator[str]:
@@ -144,6 +147,7 @@ class ChatTemplate:
     ) -> tuple[Sequence[Message], Sequence[ToolSpec]]:
         """What the template has no words for, in text."""
         traits = self.traits
+        messages = name_results(messages)
         in_text = bool(tools) and not traits.knows_tools
         if in_text or not traits.knows_calls:
             messages = calls_as_text(messages, self._words)
@@ -262,7 +266,9 @@ def _find_call_traits(template: ChatTemplate, traits: Traits, first: list[Messag
     if best is None:
         said = replace(ask, content=_CALLED, tool_calls=())
         text = _try_render(template, [*first, said, answer], traits.knows_tools, traits)
-        return replace(traits, knows_calls=False, knows_results=text is not None and _RESULT in text)
+        # A template without any words for tools may print whatever role it is given; its model has not seen that one.
+        knows_results = traits.knows_tools and text is not None and _RESULT in text
+        return replace(traits, knows_calls=False, knows_results=knows_results)
     traits = replace(best[1], knows_results=best[0] < 100)
     text = _try_render(template, [*first, replace(ask, content=_CALLED), answer], traits.knows_tools, traits)
     return replace(traits, splits_calls=text is not None and _VALUE not in text)
@@ -276,6 +282,30 @@ def _try_render(template: ChatTemplate, messages: Sequence[Message], tools: bool
         return template.render_entries(to_template(messages, traits), definitions, traits, options)
     except RequestError:
         return None
+
+
+def find_template(metadata: Mapping[str, Any], override: str | None = None) -> str | None:
+    """The source of a model's template: the named or filed one that overrides it, else the file's own, else None.
+    Raises `UsageError` for an override that is neither."""
+    if override is not None:
+        if override in NAMED_TEMPLATES:
+            return NAMED_TEMPLATES[override]
+        try:
+            return Path(override).read_text()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            names = ", ".join(sorted(NAMED_TEMPLATES))
+            raise UsageError(
+                f"cannot read the chat template {override!r} ({reason}): give a file or one of {names}"
+            ) from None
+    own = metadata.get("tokenizer.chat_template")
+    with_tools = metadata.get("tokenizer.chat_template.tool_use")
+    if not isinstance(own, str) or not own.strip():
+        return with_tools if isinstance(with_tools, str) and with_tools.strip() else None
+    if isinstance(with_tools, str) and with_tools.strip():
+        plain, tooled = own.removesuffix("\n"), with_tools.removesuffix("\n")
+        return f"{{% if tools %}}{tooled}{{% else %}}{plain}{{% endif %}}"
+    return own
 
 
 def make_template(source: str, tokenizer: Tokenizer, assistant_markers: frozenset[str] = frozenset()) -> ChatTemplate:
@@ -303,7 +333,7 @@ _EFFORTS = {"minimal": "low", "xhigh": "high"}
 
 def thinking_variables(request: GenerationRequest) -> dict[str, Any]:
     """What a request says of reasoning, under the names that templates know it by."""
-    on = request.thinking
+    on = request.thinking or request.prefill_thinking is not None
     variables: dict[str, Any] = {
         "enable_thinking": on,
         "thinking": on,
@@ -321,32 +351,45 @@ def thinking_variables(request: GenerationRequest) -> dict[str, Any]:
 
 
 def render_request(template: ChatTemplate, request: GenerationRequest) -> list[Segment]:
-    """The prompt of a chat request; a trailing assistant message is continued where the request says so."""
+    """The prompt of a chat request. A trailing assistant message is continued where the request says so; a prefilled
+    reasoning opens the answer."""
     tools = () if request.tool_choice.kind == "none" else request.tools
-    variables = thinking_variables(request)
+    variables = {"add_generation_prompt": True, **thinking_variables(request)}
     messages = request.messages
     last = messages[-1] if messages else None
-    if not request.continue_assistant or last is None or last.role != "assistant" or last.tool_calls:
-        return template.render(messages, tools, **{"add_generation_prompt": True, **variables})
-    segments = template.render(messages[:-1], tools, **{"add_generation_prompt": True, **variables})
-    prompt = "".join(segment.text for segment in segments)
-    opened = _opened_reasoning(prompt)
-    said = last.content or ""
-    if opened is not None:
-        close = f"\n{opened}\n\n"
-        return [*segments, Segment(last.reasoning or "", False), Segment(close + said, False)]
-    return [*segments, Segment(said, False)]
+    if request.continue_assistant and last is not None and last.role == "assistant" and not last.tool_calls:
+        segments = template.render(messages[:-1], tools, **variables)
+        begun = _close_reasoning(template, segments, last.reasoning or "")
+        return [*begun, Segment(last.content or "", False)]
+    segments = template.render(messages, tools, **variables)
+    if request.prefill_thinking is not None:
+        opened = _open_reasoning(template, segments)
+        return [*opened, Segment(request.prefill_thinking, False)]
+    return segments
 
 
 _REASONING_PAIRS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
 
 
-def _opened_reasoning(prompt: str) -> str | None:
-    """The marker that would close the reasoning a prompt ends in, or None."""
-    for begin, end in _REASONING_PAIRS:
-        if prompt.rstrip().endswith(begin):
-            return end
-    return None
+def _tail(segments: Sequence[Segment]) -> str:
+    """The end of a prompt, enough to see a marker in."""
+    return "".join(segment.text for segment in segments[-3:]).rstrip()
+
+
+def _close_reasoning(template: ChatTemplate, segments: list[Segment], reasoning: str) -> list[Segment]:
+    """The prompt with the reasoning written and closed, where it ends in an open one."""
+    end = next((end for begin, end in _REASONING_PAIRS if _tail(segments).endswith(begin)), None)
+    if end is None:
+        return segments
+    return [*segments, Segment(reasoning, False), *template.own_text(f"\n{end}\n\n")]
+
+
+def _open_reasoning(template: ChatTemplate, segments: list[Segment]) -> list[Segment]:
+    """The prompt with a reasoning open at its end, in the template's own markers."""
+    if any(_tail(segments).endswith(begin) for begin, _ in _REASONING_PAIRS):
+        return segments
+    begin = next((begin for begin, _ in _REASONING_PAIRS if begin in template.source), "<think>")
+    return [*segments, *template.own_text(f"{begin}\n")]
 
 
 def encode_segments(segments: Sequence[Segment], template: ChatTemplate, tokenizer: Tokenizer) -> list[int]:
