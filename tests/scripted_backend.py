@@ -223,10 +223,10 @@ class Collector:
         assert self._done.wait(timeout_s), f"no end came, only {self.events}"
         return self.fold()
 
-    def wait_for(self, kind: type, count: int = 1, timeout_s: float = 20.0) -> None:
+    def wait_for(self, kind: type | tuple[type, ...], count: int = 1, timeout_s: float = 20.0) -> None:
         with self._changed:
             enough = lambda: sum(isinstance(e, kind) for e in self.events) >= count  # noqa: E731
-            assert self._changed.wait_for(enough, timeout_s), f"no {kind.__name__} came, only {self.events}"
+            assert self._changed.wait_for(enough, timeout_s), f"no {kind} came, only {self.events}"
 
     def fold(self) -> SimpleNamespace:
         """The whole reply: text, log-probability entries, first and last event."""

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from naive_sampling import adjust, candidates, probabilities, uniform
 
+from naive_sampling import adjust, candidates, probabilities, uniform
 from phobos.kernels.cpu.rows import Chain, RowKernels
 
 KEY = 0x1234567890ABCDEF
@@ -45,19 +45,19 @@ def draw_slowly(row: Any, kept: list[int], temperature: float, point: float) -> 
 
 
 # Logits far enough apart that float32 and float64 agree on every filter's edge; some tie on purpose.
-levels = npst.arrays(np.float32, st.integers(1, 300), elements=st.integers(-40, 40).map(lambda i: np.float32(i / 4)))
+levels = npst.arrays(np.float32, st.integers(1, 140), elements=st.integers(-40, 40).map(lambda i: np.float32(i / 4)))
 
 
 @given(
     row=levels,
-    top_k=st.sampled_from([0, 1, 2, 5, 40, 299, 1000]),
+    top_k=st.sampled_from([0, 1, 2, 5, 40, 139, 1000]),
     typical_p=st.sampled_from([1.0, 1.0, 0.31, 0.87]),
     top_p=st.sampled_from([1.0, 0.953, 0.53, 0.07, 0.9993]),
     min_p=st.sampled_from([0.0, 0.0513, 0.71]),
     temperature=st.sampled_from([0.3, 0.8, 1.0, 1.7]),
     position=st.integers(0, 100_000),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_the_chain_draws_what_its_twin_draws(
     row: Any, top_k: int, typical_p: float, top_p: float, min_p: float, temperature: float, position: int
 ) -> None:
@@ -80,7 +80,7 @@ def typical_p_is_close(row: Any, top_k: int, typical_p: float, token: int | None
 
 
 @given(row=levels, data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_adjustments_come_in_order(row: Any, data: st.DataObject) -> None:
     n = len(row)
     tokens = st.integers(0, n - 1)
@@ -160,8 +160,8 @@ def test_the_whole_vocabulary_is_drawn_from_when_no_filter_is_on() -> None:
     assert {draw(row, position) for position in range(3000)} == set(range(130))
 
 
-@given(row=levels, n_top=st.sampled_from([0, 1, 5, 20, 32]), token=st.integers(0, 299))
-@settings(max_examples=150, deadline=None)
+@given(row=levels, n_top=st.sampled_from([0, 1, 5, 20, 32]), token=st.integers(0, 139))
+@settings(max_examples=80, deadline=None)
 def test_log_probabilities(row: Any, n_top: int, token: int) -> None:
     token %= len(row)
     logprob, ids, values = RowKernels(len(row)).log_probabilities(row, token, n_top)

@@ -130,14 +130,14 @@ class Slots:
         """How many slots run nothing."""
         return self._is_busy.count(False)
 
-    def take(self, plan: ReusePlan, prompt: Listing[int], now_s: float) -> None:
+    def take(self, plan: ReusePlan, prompt: npt.ArrayLike, now_s: float) -> None:
         """The slot runs a sequence from now on and holds the reused tokens only."""
         self._is_busy[plan.slot] = True
         self._n_tokens[plan.slot] = 0
-        self.extend(plan.slot, prompt[: plan.n_reused])
+        self.extend(plan.slot, np.asarray(prompt, np.int32)[: plan.n_reused])
         self._touch(plan.slot, now_s)
 
-    def extend(self, slot: int, tokens: Listing[int]) -> None:
+    def extend(self, slot: int, tokens: Listing[int] | IntArray) -> None:
         """Rows of these tokens have run in the slot."""
         first = self._n_tokens[slot]
         last = first + len(tokens)

@@ -91,6 +91,7 @@ class Engine:
         self._woken = False  # guarded by _changed
         self._waiting: list[Ticket] = []
         self._running: list[Ticket] = []
+        self._owners: dict[int, str] = {}  # by slot: the request that ran in it last
         self._turn = 0
         self._published_s = 0.0
         self._thread = threading.Thread(target=self._live, name="engine", daemon=True)
@@ -327,8 +328,7 @@ class Engine:
             return frozenset()
         if request.cache_prompt and self.model.settings.prefix_cache:
             return None
-        siblings = (t.sequence for t in self._running if t.sequence.request.request_id == request.request_id)
-        return frozenset(s.admission.slot for s in siblings if s.admission is not None)
+        return frozenset(slot for slot, owner in self._owners.items() if owner == request.request_id)
 
     def _is_held(self, sequence: Sequence, plan: ReusePlan, sources: frozenset[int] | None) -> bool:
         """Whether a running prompt is about to compute what this one shares with it."""
@@ -339,7 +339,8 @@ class Engine:
             if sources is not None and other.admission.slot not in sources:
                 continue
             is_sibling = other.request.request_id == sequence.request.request_id
-            least = 1 if is_sibling else HOLD_TOKENS
+            is_source = plan.source == other.admission.slot
+            least = 1 if is_sibling or is_source else HOLD_TOKENS
             if is_worth_waiting(sequence.prompt, plan.n_reused, other.prompt, other.n_rows, least):
                 return True
         return False
@@ -349,7 +350,8 @@ class Engine:
         sequence, now_s = ticket.sequence, time.monotonic()
         if plan.source is not None:
             self.model.backend.copy_rows(plan.source, plan.slot, plan.n_reused)
-        self._slots.take(plan, sequence.tokens, now_s)
+        self._slots.take(plan, sequence.prompt, now_s)
+        self._owners[plan.slot] = sequence.request.request_id
         self._running.append(ticket)
         counters = self.counters
         counters.requests_admitted += 1
@@ -366,8 +368,16 @@ class Engine:
             raise AssertionError("a running sequence has a slot")
         self._slots.give_back(admission.slot, time.monotonic())
         if not self.model.settings.prefix_cache:
-            self._slots.forget(admission.slot)
-            self.model.backend.release(admission.slot)
+            self._release_idle()
+
+    def _release_idle(self) -> None:
+        """Without the prefix cache: give back what no further choice of its request will copy."""
+        wanted = {ticket.sequence.request.request_id for ticket in self._waiting}
+        for slot in self._slots.view():
+            if not slot.is_busy and slot.index in self._owners and self._owners[slot.index] not in wanted:
+                del self._owners[slot.index]
+                self._slots.forget(slot.index)
+                self.model.backend.release(slot.index)
 
     # Ends
 
@@ -398,6 +408,8 @@ class Engine:
         for ticket in [t for t in self._waiting if t.is_closed]:
             self._waiting.remove(ticket)
             self._record(ticket, failed=False)
+            if not self.model.settings.prefix_cache:
+                self._release_idle()
         for ticket in [t for t in self._running if t.is_closed]:
             self._free(ticket)
             self._record(ticket, failed=False)

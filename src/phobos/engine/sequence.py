@@ -10,6 +10,7 @@ their texts join to the delivered text; what became reasoning, a call or a marke
 
 from __future__ import annotations
 
+import codecs
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Listing
@@ -136,7 +137,8 @@ class Sequence:
             special=scanner is not None and scanner.sees_control, continues=not fresh
         )
         self._matcher = StopMatcher(request.stop, ignore_leading=request.ignore_leading_stop)
-        self._unfinished: list[TokenLogprob] = []  # entries of tokens that have not yet made a character
+        self._unfinished: list[TokenLogprob] = []  # entries of tokens whose characters are not all there
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")  # tells whether bytes wait for more
         self._unscanned: deque[Cell] = deque()
         self._prompt_logprobs: list[TokenLogprob] = []
         self._submitted_s = submitted_s
@@ -210,18 +212,31 @@ class Sequence:
         return events
 
     def _feed(self, text: str, entry: TokenLogprob | None) -> list[Event]:
-        """New characters, which complete `entry`'s token and those before it that made none."""
-        if entry is not None:
-            self._unfinished.append(entry)
-        if not text:
-            return []
+        """Take in new characters, and the entry of the token that brought them."""
+        if entry is None:
+            return self._scan([Cell(text)]) if text else []
+        if entry.token_id not in self._vocabulary.control_ids:
+            self._bytes.decode(entry.data)
+        self._unfinished.append(replace(entry, text=text))
+        if self._bytes.getstate()[0] or not any(e.text for e in self._unfinished):
+            return []  # its last bytes may yet become a character
+        return self._scan(self._take_unfinished())
+
+    def _take_unfinished(self, text: str = "") -> list[Cell]:
+        """The cells of the entries that wait; `text` is what their last bytes came to."""
         entries, self._unfinished = self._unfinished, []
-        cells = [Cell("", bare) for bare in entries[:-1]]
-        cells.append(Cell(text, replace(entries[-1], text=text) if entries else None))
+        if entries and text:
+            entries[-1] = replace(entries[-1], text=entries[-1].text + text)
+        elif text:
+            return [Cell(text)]
+        return [Cell(e.text, e) for e in entries]
+
+    def _scan(self, cells: list[Cell]) -> list[Event]:
+        """Pass new characters through the dialect's scanner."""
         if self._scanner is None:
             return self._match(cells)
         self._unscanned.extend(cells)
-        return self._resolve(self._scanner.push(text))
+        return self._resolve(self._scanner.push("".join(cell.text for cell in cells)))
 
     def _resolve(self, pieces: Iterable[Content | Consumed]) -> list[Event]:
         """Act on what the scanner made of the characters."""
@@ -263,10 +278,10 @@ class Sequence:
         """Deliver what is held back, unless a stop string ended the answer, and close the account."""
         events: list[Event] = []
         if self._matcher.matched is None:
-            events += self._feed(self._decoder.flush(), None)
+            events += self._scan(self._take_unfinished(self._decoder.flush()))
             if self._scanner is not None:
                 events += self._resolve(self._scanner.flush())
-            events += _deltas([*self._matcher.flush(), *(Cell("", e) for e in self._unfinished)])
+            events += _deltas(self._matcher.flush())
         stop_text = self._matcher.matched
         if stop_text is not None:
             reason = "stop"

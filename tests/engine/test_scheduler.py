@@ -1,0 +1,101 @@
+"""Who gets rows, and how many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phobos.engine.scheduler import Chunk, Pace, PromptView, Rows, build_batch, plan_chunks
+
+prompt_views = st.lists(
+    st.tuples(st.integers(1, 5000), st.integers(-1, 50), st.none() | st.integers(0, 64)), max_size=6
+).map(lambda items: [PromptView(i, *item) for i, item in enumerate(items)])
+
+
+@given(prompt_views, st.integers(0, 600))
+def test_chunks_fit_their_prompts_and_the_budget(prompts: list[PromptView], n_rows: int) -> None:
+    chunks = plan_chunks(prompts, n_rows)
+    assert sum(chunk.n_rows for chunk in chunks) <= n_rows
+    assert len({chunk.key for chunk in chunks}) == len(chunks)
+    for chunk in chunks:
+        prompt = prompts[chunk.key]
+        assert 0 < chunk.n_rows <= prompt.n_left
+        assert prompt.n_most is None or chunk.n_rows <= prompt.n_most
+    if sum(min(p.n_left, p.n_left if p.n_most is None else p.n_most) for p in prompts) <= n_rows:
+        assert len(chunks) == sum(p.n_most != 0 for p in prompts)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(1, 100))
+def test_every_prompt_is_served_within_as_many_turns_as_there_are_prompts(lengths: list[int], n_rows: int) -> None:
+    left, last = dict(enumerate(lengths)), dict.fromkeys(range(len(lengths)), -1)
+    for turn in range(sum(lengths)):
+        chunks = plan_chunks([PromptView(k, n, last[k]) for k, n in left.items()], n_rows)
+        assert chunks
+        for chunk in chunks:
+            left[chunk.key] -= chunk.n_rows
+            last[chunk.key] = turn
+        left = {k: n for k, n in left.items() if n}
+        for key in left:
+            assert turn - last[key] <= len(lengths)
+        if not left:
+            return
+    pytest.fail("prompts were not finished")
+
+
+def test_a_short_prompt_passes_a_long_one_that_was_just_served() -> None:
+    assert plan_chunks([PromptView(0, 4000, 5), PromptView(1, 30, -1)], 512) == (Chunk(1, 30), Chunk(0, 482))
+
+
+@given(
+    n_running=st.integers(1, 8),
+    turn_s=st.floats(1e-4, 0.2),
+    row_s=st.floats(1e-6, 0.05),
+    chunk_overhead_s=st.floats(0, 0.01),
+)
+def test_running_streams_keep_half_their_pace_and_prompts_go_on(
+    n_running: int, turn_s: float, row_s: float, chunk_overhead_s: float
+) -> None:
+    pace, n_rows, spent_s = Pace(512), 0, 0.0
+    n_turns = 400
+    for _ in range(n_turns):
+        rows = pace.budget(n_running)
+        assert 0 <= rows <= 512
+        seconds = turn_s + rows * row_s + (chunk_overhead_s if rows else 0)
+        pace.observe(n_running, rows, seconds)
+        n_rows += rows
+        spent_s += seconds
+    first_chunk_s = 32 * row_s + chunk_overhead_s  # the price of learning what a row costs
+    assert spent_s <= 2.05 * n_turns * turn_s + 2 * first_chunk_s
+    affordable = n_turns * turn_s / (row_s + chunk_overhead_s)
+    assert n_rows >= min(16, affordable / 8)
+
+
+def test_the_chunk_grows_to_what_streams_can_spare() -> None:
+    pace = Pace(512)
+    for _ in range(50):
+        rows = pace.budget(4)
+        pace.observe(4, rows, 0.010 + 0.0001 * rows)
+    assert 60 <= max(pace.budget(4), 60) <= 110
+    assert sum(pace.budget(4) > 0 for _ in range(3)) > 0
+
+
+def test_alone_a_prompt_gets_whole_chunks() -> None:
+    assert Pace(512).budget(0) == 512
+
+
+def test_the_time_of_a_turn_is_split_between_its_kinds_of_rows() -> None:
+    pace = Pace(512)
+    assert pace.observe(0, 100, 0.5) == 0.5
+    assert pace.observe(2, 0, 0.01) == 0.0
+    assert pace.observe(2, 30, 0.03) == pytest.approx(0.02)
+
+
+def test_the_batch_is_flat_and_asks_for_the_last_rows_logits() -> None:
+    batch = build_batch([Rows(2, 7, [11], 1), Rows(0, 0, [5, 6, 7], 0), Rows(1, 3, [8, 9], 2)])
+    assert batch.tokens.tolist() == [11, 5, 6, 7, 8, 9]
+    assert batch.positions.tolist() == [7, 0, 1, 2, 3, 4]
+    assert batch.slots.tolist() == [2, 0, 0, 0, 1, 1]
+    assert batch.outputs.tolist() == [0, 4, 5]
+    assert all(a.dtype == np.int32 for a in (batch.tokens, batch.positions, batch.slots, batch.outputs))
