@@ -255,6 +255,15 @@ def test_prefilled_reasoning_opens_the_answer() -> None:
     assert render_with(mistral, USER, prefill_thinking="").endswith("assistant\n[THINK]\n")
 
 
+def test_reasoning_that_nobody_asked_for_is_closed() -> None:
+    always = CHATML.replace("assistant\\n' }}{% endif %}", "assistant\\n<think>\\n' }}{% endif %}")
+    assert render_with(always, USER).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert render_with(always, USER, thinking=True).endswith("assistant\n<think>\n")
+    assert render_with(always, USER, template_kwargs={"enable_thinking": True}).endswith("assistant\n<think>\n")
+    assert ChatTemplate(THINKING).traits.knows_thinking
+    assert not ChatTemplate(always).traits.knows_thinking
+
+
 @pytest.mark.parametrize("name", sorted(NAMED_TEMPLATES))
 def test_named_templates_render(name: str) -> None:
     found = text(NAMED_TEMPLATES[name], SYSTEM, USER, REPLY, Message("user", "More"))

@@ -24,6 +24,7 @@ class Traits:
     """What a template can say.
 
     `knows_tools`: definitions; `knows_calls`: calls of past turns; `knows_results`: messages of role tool.
+    `knows_thinking`: reasoning can be turned on and off.
     `empty_content`: how content is given where only calls stand. `no_tools`: how the absence of tools is given.
     `has_parts`: content must be a list of parts. `has_text_arguments`: a call's arguments must be JSON text.
     `splits_calls`: calls beside text would be lost, so the two must be two messages.
@@ -33,6 +34,7 @@ class Traits:
     knows_tools: bool = True
     knows_calls: bool = True
     knows_results: bool = True
+    knows_thinking: bool = False
     has_parts: bool = False
     has_text_arguments: bool = False
     splits_calls: bool = False

@@ -243,7 +243,8 @@ def _find_traits(template: ChatTemplate) -> Traits:
     knows_system = shows([system, user], False, traits, _SYSTEM, _USER)
     first = [system, user] if knows_system else [user]
     knows_tools = shows(first, True, traits, _NAME, _USER)
-    traits = replace(traits, knows_system=knows_system, knows_tools=knows_tools)
+    silent, aloud = (_try_render(template, [user], False, traits, thinking) for thinking in (False, True))
+    traits = replace(traits, knows_system=knows_system, knows_tools=knows_tools, knows_thinking=silent != aloud)
     return _find_call_traits(template, traits, first)
 
 
@@ -274,10 +275,12 @@ def _find_call_traits(template: ChatTemplate, traits: Traits, first: list[Messag
     return replace(traits, splits_calls=text is not None and _VALUE not in text)
 
 
-def _try_render(template: ChatTemplate, messages: Sequence[Message], tools: bool, traits: Traits) -> str | None:
+def _try_render(
+    template: ChatTemplate, messages: Sequence[Message], tools: bool, traits: Traits, thinking: bool = False
+) -> str | None:
     schema = {"type": "object", "properties": {"qkey": {"type": "string", "description": "q"}}, "required": ["qkey"]}
     definitions = [tool_dict(ToolSpec(_NAME, "q", schema))] if tools else []
-    options = {"add_generation_prompt": True, "enable_thinking": False}
+    options = {"add_generation_prompt": True, **_thinking_names(thinking)}
     try:
         return template.render_entries(to_template(messages, traits), definitions, traits, options)
     except RequestError:
@@ -328,18 +331,22 @@ def make_template(source: str, tokenizer: Tokenizer, assistant_markers: frozense
     )
 
 
+def _thinking_names(on: bool) -> dict[str, Any]:
+    return {
+        "enable_thinking": on,
+        "thinking": on,
+        "reasoning": on,
+        "thinking_mode": "enabled" if on else "disabled",
+    }
+
+
 _EFFORTS = {"minimal": "low", "xhigh": "high"}
 
 
 def thinking_variables(request: GenerationRequest) -> dict[str, Any]:
     """What a request says of reasoning, under the names that templates know it by."""
     on = request.thinking or request.prefill_thinking is not None
-    variables: dict[str, Any] = {
-        "enable_thinking": on,
-        "thinking": on,
-        "reasoning": on,
-        "thinking_mode": "enabled" if on else "disabled",
-    }
+    variables = _thinking_names(on)
     effort = request.reasoning_effort
     if on and effort and effort != "none":
         variables |= {"reasoning_effort": _EFFORTS.get(effort, effort), "thinking_effort": _EFFORTS.get(effort, effort)}
@@ -352,7 +359,7 @@ def thinking_variables(request: GenerationRequest) -> dict[str, Any]:
 
 def render_request(template: ChatTemplate, request: GenerationRequest) -> list[Segment]:
     """The prompt of a chat request. A trailing assistant message is continued where the request says so; a prefilled
-    reasoning opens the answer."""
+    reasoning opens the answer; a reasoning that nobody asked for is closed."""
     tools = () if request.tool_choice.kind == "none" else request.tools
     variables = {"add_generation_prompt": True, **thinking_variables(request)}
     messages = request.messages
@@ -365,7 +372,8 @@ def render_request(template: ChatTemplate, request: GenerationRequest) -> list[S
     if request.prefill_thinking is not None:
         opened = _open_reasoning(template, segments)
         return [*opened, Segment(request.prefill_thinking, False)]
-    return segments
+    # Some templates open the reasoning whatever they are told.
+    return segments if variables["enable_thinking"] else _close_reasoning(template, segments, "")
 
 
 _REASONING_PAIRS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
