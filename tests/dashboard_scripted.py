@@ -1,7 +1,8 @@
 """A dashboard over a scripted engine: feeds `Counters` as a load and one streamed request would, in real time.
 
-Run as a script in a terminal: `scripted.py [SCENE]`. Scenes: `request` (default), `idle`, `load-fails`,
-`engine-dies`, `panel-breaks`, `noise`. It ends with a line of its own, so that a test sees who wrote last.
+Run as a script in a terminal: `dashboard_scripted.py [SCENE [FOLDER]]`. Scenes: `request` (default), `idle`,
+`load-fails`, `engine-dies`, `panel-breaks`, `noise`. With a folder, each phase of the request lasts until a file
+of the next one's name is there. It ends with a line of its own, so that a test sees who wrote last.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from dashboard_moments import CARD, MODEL, blank
 from phobos.counters import Counters, LoadProgress, RequestInfo, SlotInfo
@@ -43,27 +45,37 @@ def load(counters: Counters, *, fails: bool = False) -> None:
     log.info("the model is loaded")
 
 
-def serve_one(counters: Counters, request_id: str, n_tokens: int = 40) -> None:
+def pause(folder: Path | None, phase: str, seconds: float) -> None:
+    """Wait for the file that lets `phase` begin, or some seconds where there is no folder."""
+    until = time.monotonic() + (seconds if folder is None else 60.0)
+    while time.monotonic() < until and (folder is None or not (folder / phase).exists()):
+        time.sleep(STEP_S)
+
+
+def serve_one(counters: Counters, request_id: str, folder: Path | None, n_tokens: int = 40) -> None:
     """One request: waits, reads its prompt, answers, ends in the list."""
     now = time.monotonic()
     request = RequestInfo(request_id, "queued", None, 600, 100, 100, 0, now)
     counters.requests_received += 1
     counters.queue_depth = 1
     counters.live = (request,)
-    time.sleep(1.0)
+    pause(folder, "prefill", 1.0)
     counters.queue_depth = 0
     counters.requests_admitted += 1
     counters.prompt_tokens += 600
     counters.prompt_tokens_reused += 100
     counters.state = "PREFILL"
     request = replace(request, phase="prefill", slot=0, started_s=time.monotonic())
-    for _ in range(20):
+    for i in range(20):
         time.sleep(STEP_S)
         request = replace(request, n_prompt_done=request.n_prompt_done + 25)
         counters.live = (request,)
         counters.prompt_tokens_computed += 25
         counters.prompt_s += STEP_S
         counters.passes += 1
+        if i == 9:
+            pause(folder, "rest-of-prompt", 0.0)
+    pause(folder, "decode", 0.0)
     counters.state = "DECODE"
     request = replace(request, phase="decode", first_token_s=time.monotonic(), n_generated=1)
     for _ in range(n_tokens):
@@ -74,6 +86,7 @@ def serve_one(counters: Counters, request_id: str, n_tokens: int = 40) -> None:
         counters.decode_s += STEP_S
         counters.passes += 1
         counters.slots = (SlotInfo(0, 600 + request.n_generated, busy=True, last_used_s=time.monotonic()),)
+    pause(folder, "done", 0.0)
     counters.live = ()
     counters.recent.appendleft(replace(request, phase="done", finished_s=time.monotonic(), finish_reason="stop"))
     counters.requests_completed += 1
@@ -96,11 +109,11 @@ def make_noise() -> None:
     logging.getLogger("some.library").warning("logged by a library")
 
 
-def play(scene: str, counters: Counters) -> None:
+def play(scene: str, counters: Counters, folder: Path | None) -> None:
     """What the loader and engine threads would do."""
     load(counters, fails=scene == "load-fails")
     if scene == "request":
-        serve_one(counters, "chatcmpl-first")
+        serve_one(counters, "chatcmpl-first", folder)
     elif scene == "noise":
         make_noise()
     elif scene == "engine-dies":
@@ -115,7 +128,7 @@ def play(scene: str, counters: Counters) -> None:
         ModelPanel.draw = broken  # type: ignore[assignment]
 
 
-def main(scene: str) -> int:
+def main(scene: str, folder: Path | None) -> int:
     counters = Counters(address=blank().address)
     ring = LogRing()
     logging.basicConfig(level=logging.INFO, handlers=[ring])
@@ -125,7 +138,7 @@ def main(scene: str) -> int:
         stopped.append(time.monotonic())
         time.sleep(0.3)
 
-    threading.Thread(target=play, args=(scene, counters), daemon=True).start()
+    threading.Thread(target=play, args=(scene, counters, folder), daemon=True).start()
     try:
         failure = run_dashboard(counters, ring, animate=scene == "request", on_quit=stop)
     except PhobosError as error:
@@ -135,4 +148,5 @@ def main(scene: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "request"))
+    arguments = [*sys.argv[1:], "request"]
+    sys.exit(main(arguments[0], Path(sys.argv[2]) if len(sys.argv) > 2 else None))

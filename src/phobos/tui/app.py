@@ -72,7 +72,7 @@ class PhobosApp(App[None]):
     ) -> None:
         self.terminal = terminal
         monochrome = "NO_COLOR" in os.environ  # before Textual takes it out
-        super().__init__()
+        super().__init__(ansi_color=True if monochrome else None)
         for theme in THEMES:
             self.register_theme(theme)
         chosen = PLAIN if monochrome else choose_theme(wanted_theme, self.console.color_system, os.environ)

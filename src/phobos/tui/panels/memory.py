@@ -41,7 +41,8 @@ class MemoryPanel(Panel):
             first = {"weights": 0, "cache": 1, "free": 2}
             legend.sort(key=lambda part: first.get(part[0], 3))
             return [bar, *(_legend_row(part, width, palette) for part in legend[: height - 1 - len(fill)]), *fill]
-        cells = [_legend_row(part, half, palette) for part in legend]
+        short = {"elsewhere": "other"}
+        cells = [_legend_row((short.get(part[0], part[0]), *part[1:]), half, palette) for part in legend]
         rows = [columns(cells[i : i + 2], width) for i in range(0, len(cells), 2)]
         return [bar, *rows[: max(1, height - 1 - len(fill))], *fill]
 

@@ -25,7 +25,8 @@ class StatusPanel(Panel):
                 f"bold {palette.background} on {colour}" if not palette.sixteen else f"reverse {colour}",
             ),
         )
-        requests = f"{whole_text(snapshot.requests_admitted)} requests"
+        n_requests = snapshot.requests_admitted
+        requests = f"{whole_text(n_requests)} request{'s' if n_requests != 1 else ''}"
         if snapshot.queue_depth:
             requests += f" · {snapshot.queue_depth} waiting"
         facts = [
