@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,6 +152,41 @@ def test_normalization_where_the_vocabulary_says_so() -> None:
     assert nfkc.decode(nfkc.encode(text)) == "4 1⁄2 1"
     nfc = bpe_tokenizer(**{"normalizer.nfc": True})
     assert nfc.encode("a\u0308") == nfc.encode("ä")
+
+
+def nfkc_rules() -> list[int]:
+    """SentencePiece's own compiled NFKC rules: field 2 of its normalizer's description, after the name in field 1."""
+    spec = sentencepiece.SentencePieceNormalizer(rule_name="nfkc").serialized_normalizer_spec()
+    assert spec[:7] == b"\x0a\x04nfkc\x12"
+    at = n = shift = 0
+    for at, byte in enumerate(spec[7:], 7):
+        n |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return list(spec[at + 1 : at + 1 + n])
+
+
+def test_compiled_rules_of_a_sentencepiece_vocabulary() -> None:
+    rules = nfkc_rules()
+    assert len(rules) > 1000
+    tokenizer = spm_tokenizer(precompiled_charsmap=rules)
+    assert tokenizer.decode(tokenizer.encode("½ ｈｉ")) == "1⁄2 hi"
+    byte_level = bpe_tokenizer(precompiled_charsmap=rules)
+    assert byte_level.decode(byte_level.encode("½ ｈｉ")) == "1⁄2 hi"
+
+
+def test_squeezed_blanks() -> None:
+    tokenizer = spm_tokenizer(remove_extra_whitespaces=True)
+    ids = tokenizer.encode("  hi   hi ")
+    assert [tokenizer.spelling(i) for i in ids] == ["▁hi", "▁hi"]
+    assert tokenizer.decode(ids) == "hi hi"
+
+
+def test_unigram_vocabularies() -> None:
+    tokenizer = spm_tokenizer(model="t5", eos_token_id=2)
+    assert tokenizer.decode(tokenizer.encode("hi hi")) == "hi hi"
+    assert not tokenizer.add_bos
 
 
 def test_pieces_are_bytes() -> None:

@@ -37,7 +37,8 @@ class MetadataFile(Protocol):
 class Codec(Protocol):
     """One way of merging plain text into tokens."""
 
-    blank_prefix: bool  # a blank stands before a text that follows nothing or a control token
+    adds_blank: bool  # a text that follows nothing or a control token gets a blank before it
+    drops_blank: bool  # of a whole text, the first blank was added
 
     def encode(self, text: str, spelled_out: frozenset[str]) -> list[int]:
         """Tokens of a plain text; user-defined tokens in `spelled_out` are not recognised in it."""
@@ -104,7 +105,7 @@ class Tokenizer:
                 plain.encode()
             except UnicodeEncodeError:
                 raise RequestError("the text has half a surrogate pair: send proper Unicode text") from None
-            ids += self._codec.encode(" " + plain if fresh and self._codec.blank_prefix else plain, spelled_out)
+            ids += self._codec.encode(" " + plain if fresh and self._codec.adds_blank else plain, spelled_out)
             fresh = stripping = False
         return ids
 
@@ -119,7 +120,7 @@ class Tokenizer:
     def stream_decoder(self, *, special: bool = False, continues: bool = False) -> StreamDecoder:
         """A decoder for one sequence; its arguments are those of `decode`."""
         hidden: frozenset[int] = frozenset() if special else self.control_ids
-        return StreamDecoder(self.piece, hidden.__contains__, self._codec.blank_prefix and not continues)
+        return StreamDecoder(self.piece, hidden.__contains__, self._codec.drops_blank and not continues)
 
     def piece(self, token_id: int) -> bytes:
         """The bytes of one token; a control token's are its spelling."""
@@ -143,7 +144,7 @@ class Tokenizer:
 class _BytePairs:
     """BPE by `tokenizers`. User-defined tokens are found first; what lies between goes to the library."""
 
-    blank_prefix = False
+    adds_blank = drops_blank = False
 
     def __init__(self, vocabulary: Vocabulary, pre: PreTokenizer) -> None:
         self._vocabulary = vocabulary
@@ -187,7 +188,9 @@ class _SentencePieces:
     def __init__(self, vocabulary: Vocabulary, *, model_type: int) -> None:
         self._vocabulary = vocabulary
         self._model_type = model_type
-        self.blank_prefix = vocabulary.add_space_prefix is not False and not vocabulary.remove_extra_whitespaces
+        self.drops_blank = vocabulary.add_space_prefix is not False
+        # Where blanks are squeezed the library must add it, or it would take it for one too many.
+        self.adds_blank = self.drops_blank and not vocabulary.remove_extra_whitespaces
         self._processors = {_NOTHING: self._load(_NOTHING)}
         self._lock = threading.Lock()
 
@@ -228,7 +231,7 @@ class _SentencePieces:
                 model_type=self._model_type,
                 byte_fallback=n_bytes == 256,
                 charsmap=vocabulary.charsmap,
-                add_dummy_prefix=vocabulary.remove_extra_whitespaces and vocabulary.add_space_prefix is not False,
+                add_dummy_prefix=self.drops_blank and not self.adds_blank,
                 remove_extra_whitespaces=vocabulary.remove_extra_whitespaces,
             )
             return sentencepiece.SentencePieceProcessor(model_proto=data)
