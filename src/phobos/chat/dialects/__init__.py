@@ -1,0 +1,73 @@
+"""The dialects, and the choice among them from a chat template's text. The first that fits is the one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phobos.chat.dialects.deepseek import DEEPSEEK, DEEPSEEK_R1, DEEPSEEK_TAGS, DEEPSEEK_V4
+from phobos.chat.dialects.dialect import Dialect
+from phobos.chat.dialects.functionary import FUNCTIONARY
+from phobos.chat.dialects.gemma import GEMMA
+from phobos.chat.dialects.glm import GLM, GLM_RUN
+from phobos.chat.dialects.harmony import HARMONY
+from phobos.chat.dialects.hermes import HERMES
+from phobos.chat.dialects.json_families import (
+    APRIEL,
+    COHERE,
+    COHERE_TEXT,
+    FIREFUNCTION,
+    GIGACHAT,
+    MINIMAX,
+    NEMOTRON,
+)
+from phobos.chat.dialects.kimi import KIMI
+from phobos.chat.dialects.llama3 import LLAMA3
+from phobos.chat.dialects.minicpm import MINICPM
+from phobos.chat.dialects.mistral import MISTRAL, MISTRAL_ARGS, MISTRAL_IDS
+from phobos.chat.dialects.plain import PLAIN
+from phobos.chat.dialects.qwen_xml import QWEN_XML
+
+DIALECTS: tuple[Dialect, ...] = (
+    HARMONY,
+    GEMMA,
+    KIMI,
+    DEEPSEEK_R1,
+    DEEPSEEK,
+    DEEPSEEK_TAGS,
+    DEEPSEEK_V4,
+    MINICPM,
+    GLM,
+    GLM_RUN,
+    QWEN_XML,
+    FUNCTIONARY,
+    MISTRAL_IDS,
+    MISTRAL_ARGS,
+    MISTRAL,
+    COHERE_TEXT,
+    COHERE,
+    APRIEL,
+    NEMOTRON,
+    MINIMAX,
+    FIREFUNCTION,
+    GIGACHAT,
+    HERMES,
+    LLAMA3,
+)
+
+
+def choose_dialect(template: str | None, *, knows_tools: bool = True) -> Dialect:
+    """The dialect of a chat template, by its text. `knows_tools` is false where the template has no words for tools;
+    then calls are asked for in the plain dialect's form, whatever the model's own."""
+    if template is None:
+        return PLAIN
+    found = next((dialect for dialect in DIALECTS if dialect.fits(template)), None)
+    if found is None:
+        return PLAIN
+    if knows_tools or found is HARMONY:  # harmony's channels stand in every answer
+        return found
+    return replace(PLAIN, reasoning=found.reasoning)
+
+
+def knows_reasoning(dialect: Dialect, template: str) -> bool:
+    """Whether a template knows the dialect's thinking block."""
+    return dialect.reasoning.begin in template

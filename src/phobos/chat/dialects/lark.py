@@ -1,0 +1,93 @@
+"""Writes grammars in llguidance's variant of Lark, from schemas.
+
+Only text is made here; `engine/grammar.py` compiles it. JSON is laid out as templates write it (`", "` and `": "`),
+so that a call renders back to the tokens the model wrote and no model can fill an answer with white space.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from phobos.chat.messages import ToolSpec
+from phobos.chat.tool_schemas import to_json_schema
+
+LAYOUT: Mapping[str, Any] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+
+
+def literal(text: str) -> str:
+    """A text as a Lark string; nothing for nothing."""
+    return json.dumps(text, ensure_ascii=False) if text else ""
+
+
+def pattern(regex: str) -> str:
+    """A regular expression as a Lark terminal's body."""
+    escaped = re.sub(r"\\.|/", lambda found: r"\/" if found.group() == "/" else found.group(), regex, flags=re.DOTALL)
+    return "/" + escaped.replace("\n", r"\n") + "/"
+
+
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """A JSON value of this schema, as a rule's body."""
+    return "%json " + json.dumps({"x-guidance": LAYOUT, **schema}, ensure_ascii=False)
+
+
+def arguments_schema(tool: ToolSpec) -> dict[str, Any]:
+    """A tool's parameters as plain JSON schema. Objects with named properties take no others unless they say so:
+    a call with made-up arguments would fit the schema, but no tool expects them."""
+    schema = _close(to_json_schema(tool.parameters))
+    if not schema.get("properties"):
+        schema.setdefault("additionalProperties", False)
+    return schema
+
+
+def _close(schema: dict[str, Any]) -> dict[str, Any]:
+    closed = dict(schema)
+    properties = closed.get("properties")
+    if isinstance(properties, dict):
+        closed["properties"] = {name: _close(child) for name, child in properties.items()}
+        if properties and not closed.get("patternProperties"):
+            closed.setdefault("additionalProperties", False)
+    for key in ("items", "additionalProperties"):
+        if isinstance(closed.get(key), dict):
+            closed[key] = _close(closed[key])
+    return closed
+
+
+def choice(alternatives: Sequence[str]) -> str:
+    """One of several bodies."""
+    return " | ".join(alternatives)
+
+
+def section(begin: str, items: str, separator: str | None, end: str, *, parallel: bool) -> str:
+    """A body: items between two texts, several where they may be."""
+    more = f" ({literal(separator)} {items})*" if parallel and separator is not None else ""
+    return f"{literal(begin)} {items}{more} {literal(end)}"
+
+
+def repeated(body: str, separator: str, *, parallel: bool) -> str:
+    """A rule's body once, or several times."""
+    return f"{body} ({literal(separator)} {body})*" if parallel else body
+
+
+_MAX_COUNT = 10_000
+
+
+def text_until(rule: str, schema: Mapping[str, Any], end: str, *, chars: str = r"(.|\n)") -> list[str]:
+    """Rules for a bare string of this schema, up to and with its end, which it does not hold."""
+    name = rule.upper()
+    low, high = schema.get("minLength", 0), schema.get("maxLength")
+    count = "*" if not low and high is None else f"{{{low},{'' if high is None else min(high, _MAX_COUNT)}}}"
+    terminal = f"{pattern(chars + count)} {literal(end)}"
+    if isinstance(schema.get("pattern"), str):
+        terminal = f"({pattern(_anchored(schema['pattern']))} {literal(end)}) & ({terminal})"
+    return [f"{rule}[lazy]: {name}", f"{name}: {terminal}"]
+
+
+def _anchored(regex: str) -> str:
+    """A pattern that may match anywhere, as one that matches the whole text."""
+    begins, ends = regex.startswith("^"), regex.endswith("$") and not regex.endswith(r"\$")
+    inner = regex[1 if begins else 0 : len(regex) - 1 if ends else None]
+    anything = r"(.|\n)*"
+    return f"{'' if begins else anything}({inner}){'' if ends else anything}"

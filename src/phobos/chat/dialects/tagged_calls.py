@@ -1,0 +1,270 @@
+"""Calls written as tags: a name, then each argument with its key and its bare text.
+
+The text of an argument carries no type: the tool's schema says what it is. Text that does not fit its type stays a
+string. A string is passed on as it is written, anything else once it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phobos.chat.dialects import lark
+from phobos.chat.dialects.dialect import Opening, Parse, Turn
+from phobos.chat.dialects.json_calls import read_end
+from phobos.chat.dialects.reader import Add, Reader, quote
+from phobos.chat.messages import ToolSpec
+
+MAX_NAME = 256
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
+_WORDS = {"true": "true", "True": "true", "false": "false", "False": "false", "null": "null", "None": "null"}
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
+_ENTITIES = {"&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&apos;": "'"}
+_ENTITY = re.compile("|".join(_ENTITIES))
+
+
+@dataclass(frozen=True)
+class TaggedCalls:
+    """`begin` and `end` stand round a section, `call_begin`, `name_end` and `call_end` round a call, `key_begin`,
+    `key_end` and `value_end` round an argument's key and text; `pad` stands on both sides of the text.
+
+    `has_cdata`: text may be wrapped, and else has entities. `marks_strings`: the key's end says `string="true"`.
+    """
+
+    openers: tuple[str, ...]
+    call_begin: str
+    name_end: str
+    key_begin: str
+    key_end: str
+    value_end: str
+    call_end: str
+    begin: str = ""
+    end: str = ""
+    between: str = "\n"
+    pad: str = ""
+    gap: str = ""
+    has_cdata: bool = False
+    marks_strings: bool = False
+    opens_at_name: bool = False
+    at_start: bool = False
+    without_tools: bool = False
+
+    @property
+    def markers(self) -> Iterable[str]:
+        """See `CallForm`."""
+        tags = (self.call_begin, self.name_end, self.key_begin, self.key_end, self.value_end, self.call_end)
+        return (self.begin, self.end, *tags)
+
+    # Reading
+
+    def read(self, opener: str, reader: Reader, turn: Turn) -> Parse[None]:
+        """See `CallForm`."""
+        whole = self.begin + self.call_begin
+        at = whole.find(opener)
+        head = whole[at + len(opener) :] if at >= 0 else ""
+        while True:
+            yield from reader.loose(head)
+            yield from self._read_call(reader, turn)
+            if not self.begin or not (yield from self._goes_on(reader, turn)):
+                break
+            head = self.call_begin
+        yield from read_end(self.end, reader, turn)
+
+    def _goes_on(self, reader: Reader, turn: Turn) -> Parse[bool]:
+        turn.hold()
+        start = reader.position
+        yield from reader.spaces()
+        goes_on = yield from reader.skip(self.call_begin.split()[0])
+        reader.seek(start)
+        if not goes_on:
+            turn.commit()
+        return goes_on
+
+    def _read_call(self, reader: Reader, turn: Turn) -> Parse[None]:
+        written: list[str] = []
+        name_end, key_begin, call_end = self.name_end.strip(), self.key_begin.strip(), self.call_end.split()[0]
+        ends = (name_end,) if name_end else ("\n", key_begin, call_end)
+        end = yield from reader.until(ends, written.append, limit=MAX_NAME)
+        if end in (key_begin, call_end):
+            reader.seek(reader.position - len(end))
+        tool = turn.tool("".join(written).strip())
+        n_read = 0
+        while True:
+            yield from reader.spaces()
+            if (yield from self._at(reader, turn, call_end)):
+                break
+            yield from reader.loose(key_begin)
+            yield from self._read_argument(reader, turn, tool, n_read)
+            n_read += 1
+        if not n_read:
+            turn.start(tool.name)
+            turn.add("{")
+        turn.add("}")
+        yield from read_end(self.call_end, reader, turn)
+
+    def _at(self, reader: Reader, turn: Turn, text: str) -> Parse[bool]:
+        """Whether a text comes next; it is left there."""
+        is_held = turn.hold()
+        start = reader.position
+        found = yield from reader.skip(text)
+        reader.seek(start)
+        if is_held:
+            turn.commit()
+        return found
+
+    def _read_argument(self, reader: Reader, turn: Turn, tool: ToolSpec, index: int) -> Parse[None]:
+        key: list[str] = []
+        tags = re.split(r"(?<=>)\s*(?=<)", self.key_end.strip())
+        is_string: bool | None = None
+        if self.marks_strings:
+            ends = ('" string="true">', '" string="false">', '">')
+            found = yield from reader.until(ends, key.append, limit=MAX_NAME)
+            is_string = None if found == '">' else found == ends[0]
+        else:
+            yield from reader.until((tags[0],), key.append, limit=MAX_NAME)
+            for tag in tags[1:]:
+                yield from reader.spaces()
+                yield from reader.literal(tag)
+        if not index:
+            turn.start(tool.name)
+        name = "".join(key).strip()
+        schema = tool.parameters.get("properties", {}).get(name, {})
+        turn.add(("{" if not index else ", ") + f"{json.dumps(name, ensure_ascii=False)}: ")
+        if self.pad:
+            yield from reader.skip(self.pad)
+        if is_string is None:
+            is_string = is_text(schema)
+        if is_string:
+            turn.add('"')
+            yield from self._read_text(reader, lambda piece: turn.add(quote(piece)))
+            turn.add('"')
+        else:
+            written: list[str] = []
+            yield from self._read_text(reader, written.append)
+            turn.add(to_json("".join(written), schema))
+
+    def _read_text(self, reader: Reader, add: Add) -> Parse[None]:
+        """The text of an argument and its end."""
+        end = self.value_end.strip()
+        if self.has_cdata:
+            if (yield from reader.skip(_CDATA)):
+                yield from reader.until((_CDATA_END + end,), add)
+                return
+            entities = EntityDecoder(add)
+            yield from reader.until((end,), entities.push)
+            entities.flush()
+            return
+        yield from reader.until((self.pad + end, end) if self.pad else (end,), add)
+
+    # Writing
+
+    def grammar(self, tools: Sequence[ToolSpec], *, parallel: bool, opening: Opening | None) -> str:
+        """See `CallForm`."""
+        begin, several = self.begin + self.call_begin, parallel
+        in_section = True
+        if opening is not None:
+            in_section = begin.startswith(opening.opener)
+            at = begin.find(opening.opener)
+            begin = begin[at + len(opening.opener) :] if at >= 0 else ""
+            several = parallel and bool(self.begin) and in_section
+        rules: list[str] = []
+        named = []
+        for i, tool in enumerate(tools):
+            named.append(f"call_{i}")
+            rules.append(f"call_{i}: {lark.literal(tool.name + self.name_end)} {self._arguments(i, tool, rules)}")
+        separator = self.gap + self.call_begin if self.begin else self.between + self.call_begin
+        more = f"({lark.literal(separator)} named)*" if several else ""
+        end = lark.literal(self.end) if in_section else ""
+        return "\n".join((f"calls: {lark.literal(begin)} named {more} {end}", f"named: {lark.choice(named)}", *rules))
+
+    def _arguments(self, index: int, tool: ToolSpec, rules: list[str]) -> str:
+        """The body of a call's arguments, in the schema's order."""
+        schema = lark.arguments_schema(tool)
+        required = schema.get("required", [])
+        parts = []
+        for j, (key, child) in enumerate(schema.get("properties", {}).items()):
+            rule = f"value_{index}_{j}"
+            text = is_text(child)
+            mark = f'" string="{str(text).lower()}">' if self.marks_strings else self.key_end
+            rules += self._value(rule, child)
+            body = f"{lark.literal(self.key_begin + key + mark + self.pad)} {rule}"
+            parts.append(body if key in required else f"({body})?")
+        return " ".join((*parts, lark.literal(self.call_end)))
+
+    def _value(self, rule: str, schema: Mapping[str, Any]) -> list[str]:
+        """Rules for an argument's text and its end."""
+        end = self.pad + self.value_end
+        if "const" in schema or "enum" in schema:
+            values = schema.get("enum", [schema.get("const")])
+            texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
+            return [f"{rule}: {lark.choice([lark.literal(self._wrap(text) + end) for text in texts])}"]
+        kinds = schema.get("type", "string")
+        if "string" not in ([kinds] if isinstance(kinds, str) else kinds):
+            return [f"{rule}: {lark.json_rule(schema)} {lark.literal(end)}"]
+        if self.has_cdata:
+            wrapped = lark.text_until(f"{rule}_wrapped", schema, _CDATA_END + end)
+            bare = lark.text_until(f"{rule}_bare", schema, end, chars=r"[^<&\n]")
+            return [f"{rule}: {lark.literal(_CDATA)} {rule}_wrapped | {rule}_bare", *wrapped, *bare]
+        return lark.text_until(rule, schema, end)
+
+    def _wrap(self, text: str) -> str:
+        if self.has_cdata and re.search(r"[<&\n]", text):
+            return _CDATA + text + _CDATA_END
+        return text
+
+
+def is_text(schema: Mapping[str, Any]) -> bool:
+    """Whether an argument can only be a string."""
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return kind == ["string"]
+    return kind == "string" and not schema.get("nullable")
+
+
+def to_json(text: str, schema: Mapping[str, Any]) -> str:
+    """The JSON text of a value of an argument's type, or a string where it does not fit."""
+    bare = text.strip()
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else list(kinds or ())
+    if schema.get("nullable"):
+        kinds.append("null")
+    word = _WORDS.get(bare)
+    if word is not None and (not kinds or ("null" if word == "null" else "boolean") in kinds):
+        return word
+    is_number = _INTEGER.fullmatch(bare) if kinds and "number" not in kinds else _NUMBER.fullmatch(bare)
+    if is_number and (not kinds or "integer" in kinds or "number" in kinds):
+        return bare
+    if bare[:1] in ("{", "[") and (not kinds or ("object" if bare[0] == "{" else "array") in kinds):
+        try:
+            json.loads(bare)
+        except (ValueError, RecursionError):
+            return json.dumps(text, ensure_ascii=False)
+        return bare
+    return json.dumps(text, ensure_ascii=False)
+
+
+class EntityDecoder:
+    """Turns XML's five entities into characters, in text that comes in pieces."""
+
+    def __init__(self, add: Add) -> None:
+        self._add = add
+        self._held = ""
+
+    def push(self, piece: str) -> None:
+        """The next piece."""
+        text = self._held + piece
+        tail = text.rfind("&")
+        self._held = ""
+        if tail >= 0 and any(e != text[tail:] and e.startswith(text[tail:]) for e in _ENTITIES):
+            text, self._held = text[:tail], text[tail:]
+        if text:
+            self._add(_ENTITY.sub(lambda found: _ENTITIES[found.group()], text))
+
+    def flush(self) -> None:
+        """There is no more."""
+        if self._held:
+            self._add(self._held)
