@@ -1,5 +1,7 @@
 """Where each family cuts: small texts whose pieces are known from the vocabularies' own definitions."""
 
+import time
+
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
@@ -50,6 +52,8 @@ def test_every_pattern_compiles_and_loses_nothing(name: str) -> None:
         ("falcon", "12345", ["123", "45"]),
         ("superbpe", "the 12345", ["the ", "12", "345"]),
         ("afmoe", "1234567", ["1", "234", "567"]),
+        ("afmoe", "1" * 100, ["1", *["111"] * 33]),
+        ("tiny_aya", "1234 5", ["1", "234", " ", "5"]),
         ("afmoe", "12x123", ["12", "x", "123"]),
         ("viking", "a12 b", ["a", "1", "2", " b"]),
         ("bloom", "a(b) c", ["a", "(", "b", ")", " c"]),
@@ -71,3 +75,11 @@ def test_known_cuts(name: str, text: str, pieces: list[str]) -> None:
 def test_an_unknown_name_is_a_sentence() -> None:
     with pytest.raises(UnsupportedModelError, match=r"tokenizer\.ggml\.pre"):
         find_pretokenizer("gpt-2 ")
+
+
+@pytest.mark.parametrize("name", ["afmoe", "superbpe", "tiny_aya", "exaone-moe", "jais-2", "llama-bpe", "kimi-k2"])
+@pytest.mark.parametrize("text", ["7", " ", "a ", "'", "\u0301", "!"])
+def test_long_runs_take_linear_time(name: str, text: str) -> None:
+    before = time.thread_time()
+    cut(name, text * 60_000)
+    assert time.thread_time() - before < 3

@@ -158,13 +158,11 @@ def nfkc_rules() -> list[int]:
     """SentencePiece's own compiled NFKC rules: field 2 of its normalizer's description, after the name in field 1."""
     spec = sentencepiece.SentencePieceNormalizer(rule_name="nfkc").serialized_normalizer_spec()
     assert spec[:7] == b"\x0a\x04nfkc\x12"
-    at = n = shift = 0
-    for at, byte in enumerate(spec[7:], 7):
-        n |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            break
-    return list(spec[at + 1 : at + 1 + n])
+    at, n, shift = 7, 0, 0
+    while shift == 0 or spec[at - 1] >= 128:
+        n |= (spec[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+    return list(spec[at : at + n])
 
 
 def test_compiled_rules_of_a_sentencepiece_vocabulary() -> None:

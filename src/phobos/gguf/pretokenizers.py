@@ -33,7 +33,9 @@ _SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _SYMBOLS_OR_PATH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 _UPPER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
 _LOWER = r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
-_THOUSANDS = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"  # groups of three counted from the right
+# Groups of three counted from the right. Looking ahead is bounded, or a million digits would take a quarter of an hour;
+# a longer run of digits is counted from the left until its end comes near.
+_THOUSANDS = r"\p{N}{1,3}(?=(?:\p{N}{3}){0,100}(?!\p{N}))|\p{N}{3}"
 _ASCII_WORD = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
 _HAN_KANA = r"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _HAN_HANGUL = r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
@@ -174,7 +176,7 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ),
     ("gpt-4o o200k llama4 kanana2 talkie minimax-m2", PreTokenizer((_O200K,))),
     ("granite-embed-multi-97m", PreTokenizer((_O200K,), ignore_merges=True)),
-    ("tiny_aya cohere2moe", PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _O200K))),
+    ("tiny_aya cohere2moe", PreTokenizer((r"\d{1,3}(?=(?:\d{3}){0,100}\b)", _O200K))),
     (
         "tekken",
         PreTokenizer(
