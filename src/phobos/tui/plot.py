@@ -78,7 +78,7 @@ def meter(share: float, width: int, ramp: Sequence[str], rail: str) -> Content:
     elif eighths and not n_full:
         parts.append(("╸", ramp[0]))
         n_full = 1
-    parts.append(("━" * (width - n_full), rail))
+    parts.append(("─" * (width - n_full), rail))
     return Content.assemble(*parts)
 
 
@@ -96,4 +96,4 @@ def stacked(parts: Sequence[tuple[float, str]], width: int, rail: str) -> Conten
     while sum(cells) > width:
         cells[cells.index(max(cells))] -= 1
     drawn: list[Part] = [("▆" * n, colour) for n, (_, colour) in zip(cells, parts, strict=True)]
-    return Content.assemble(*drawn, ("▆" * (width - sum(cells)), rail))
+    return Content.assemble(*drawn, ("▂" * (width - sum(cells)), rail))

@@ -23,7 +23,7 @@ class DashboardScreen(LiveScreen):
     """Facts beside or above, throughput and requests in the middle, the log beneath or at the right."""
 
     WIDTHS = (60, 100, 120, 170)
-    HEIGHTS = (20, 29, 36, 50)
+    HEIGHTS = (22, 29, 36, 50)
 
     def compose(self) -> ComposeResult:
         yield self.bound(FailurePanel())
