@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
 from phobos.kernels.cpu.cache import SlotCache
-from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernels
+from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernels, usable_threads
 from phobos.kernels.cpu.features import CPU
 from phobos.kernels.cpu.layout import (
     HEADER_WORDS,
@@ -27,18 +27,12 @@ from phobos.kernels.cpu.layout import (
 )
 from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
 from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
 from phobos.kernels.cpu.team import Team
-from phobos.kernels.cpu.weights import Weight, load_weights
+from phobos.kernels.cpu.weights import Weight, fill_weights, packer_of, plan_weights
 from phobos.program.steps import Embed, MatMul, Program, weights_of
 
-PACKING_SHARE = 0.6  # of the load's progress
-
-
-def usable_threads() -> int:
-    """Processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+COMPILING_SHARE = 0.4  # of the load's progress
 
 
 def processor_name() -> str:
@@ -63,7 +57,8 @@ class CpuBackend:
             raise UsageError("--threads must be at least 1")
         self._program = program
         self._card: CardInfo | None = None
-        self._weights, self._weight_arena = self._pack(gguf, progress)
+        self._loading = LoadProgress()
+        self._weights, self._weight_arena = self._plan(gguf)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
         self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx)
         self._batch_arena = Arena(8 * HEADER_WORDS + 16 * limits.max_rows + 8 * LINE + self.n_threads * SCRATCH_BYTES)
@@ -84,9 +79,10 @@ class CpuBackend:
         self._launches = lowering.lower()
         self._buffer_arena = lowering.arena
         self._steps = self._encode(self._launches, progress)
+        self._fill(gguf, progress)
         self._team = Team(self.n_threads, self._steps.ctypes.data, len(self._launches))
         self._logits = self._logits_view(lowering.at(program.logits))
-        progress(LoadProgress("ready", 1.0))
+        progress(replace(self._loading, stage="ready", fraction=1.0, detail=""))
 
     # Loading
 
@@ -94,35 +90,39 @@ class CpuBackend:
         address = self._batch_arena.take(n_bytes)
         return self._batch_arena.view(address, n_bytes).view(dtype)
 
-    def _pack(self, gguf: GGUF, progress: Progress) -> tuple[Mapping[str, Weight], Arena]:
+    def _plan(self, gguf: GGUF) -> tuple[Mapping[str, Weight], Arena]:
         matrices = dict.fromkeys(op.weight for op in self._program.ops if isinstance(op, MatMul | Embed))
         vectors = dict.fromkeys(n for op in self._program.ops for n in weights_of(op) if n not in matrices)
+        return plan_weights(gguf, matrices, vectors)
 
+    def _fill(self, gguf: GGUF, progress: Progress) -> None:
         def report(name: str, fraction: float) -> None:
-            progress(LoadProgress("packing weights", PACKING_SHARE * fraction, name))
+            share = COMPILING_SHARE + (1 - COMPILING_SHARE) * fraction
+            progress(replace(self._loading, stage="packing weights", fraction=share, detail=name))
 
-        return load_weights(gguf, matrices, vectors, self.n_threads, report)
+        fill_weights(gguf, self._weights, self._weight_arena, self.n_threads, report)
 
     def _encode(self, launches: tuple[Launch, ...], progress: Progress) -> np.ndarray:
         """Step records, their kernels compiled or loaded."""
-        names = list(dict.fromkeys(launch.kernel for launch in launches))
+        names = [launch.kernel for launch in launches]
+        names += [packer for weight in self._weights.values() if (packer := packer_of(weight)) is not None]
+        names = list(dict.fromkeys((*names, *TEAM_KERNELS)))
         loaded: list[LoadedKernel] = []
 
         def report(kernel: LoadedKernel) -> None:
             loaded.append(kernel)
             slowest = max(loaded, key=lambda k: k.seconds)
-            progress(
-                LoadProgress(
-                    "compiling kernels",
-                    PACKING_SHARE + (1 - PACKING_SHARE) * len(loaded) / len(names),
-                    kernel.name.partition(":")[2],
-                    kernels_total=len(names),
-                    kernels_compiled=sum(not k.cached for k in loaded),
-                    kernels_cached=sum(k.cached for k in loaded),
-                    slowest_kernel=slowest.name.partition(":")[2] if slowest.seconds else "",
-                    slowest_kernel_s=slowest.seconds,
-                )
+            self._loading = LoadProgress(
+                "compiling kernels",
+                COMPILING_SHARE * len(loaded) / len(names),
+                kernel.name.partition(":")[2],
+                kernels_total=len(names),
+                kernels_compiled=sum(not k.cached for k in loaded),
+                kernels_cached=sum(k.cached for k in loaded),
+                slowest_kernel="" if slowest.cached else slowest.name.partition(":")[2],
+                slowest_kernel_s=slowest.seconds,
             )
+            progress(self._loading)
 
         addresses = load_kernels(names, report)
         records = (encode_record(addresses[x.kernel], WAIT_FLAG * x.waits, x.arguments) for x in launches)

@@ -14,16 +14,20 @@ float32).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import importlib
 import importlib.metadata
 import inspect
 import os
+import selectors
 import struct
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -128,7 +132,7 @@ def _target_machine_for_engine() -> Any:
 
 @cache
 def cache_folder() -> Path | None:
-    """Where object code is kept, or None where the cache is off or the folder cannot be made."""
+    """Where object code is kept, or None where the cache is off or the folder cannot be written."""
     named = os.environ.get("PHOBOS_KERNEL_CACHE_DIR")
     if named == "":
         return None
@@ -144,6 +148,8 @@ def cache_folder() -> Path | None:
     folder = root / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError:
         return None
     return folder
@@ -155,8 +161,12 @@ class LoadedKernel:
 
     name: str
     address: int
-    cached: bool
     seconds: float
+
+    @property
+    def cached(self) -> bool:
+        """Whether the code was there already."""
+        return self.seconds == 0.0
 
 
 _loaded: dict[str, LoadedKernel] = {}
@@ -165,36 +175,98 @@ _loaded: dict[str, LoadedKernel] = {}
 def load_kernels(
     names: Iterable[str], report: Callable[[LoadedKernel], None] = lambda loaded: None
 ) -> Mapping[str, int]:
-    """Addresses of kernels named "module:function", compiled where the cache has no code for them."""
-    addresses = {}
-    for name in dict.fromkeys(names):
-        if name not in _loaded:
-            _loaded[name] = _load_one(name)
-        report(_loaded[name])
-        addresses[name] = _loaded[name].address
-    return addresses
+    """Addresses of kernels named "module:function", compiled where the cache has no code for them: by as many
+    processes as there are processors, since Numba compiles one at a time in each."""
+    wanted = list(dict.fromkeys(names))
+    with contextlib.ExitStack() as stack:
+        folder = cache_folder() or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phobos-kernels-")))
+        missing = [name for name in wanted if name not in _loaded and not _path(folder, name).exists()]
+        for name in wanted:
+            if name not in missing:
+                report(_load_file(folder, name, 0.0))
+        for name, seconds in _compile_all(folder, missing):
+            report(_load_file(folder, name, seconds))
+    return {name: _loaded[name].address for name in wanted}
 
 
-def _load_one(name: str) -> LoadedKernel:
-    folder = cache_folder()
-    path = folder / (name.replace(":", ".") + ".o") if folder else None
-    if path and path.exists():
-        return LoadedKernel(name, _load(path.read_bytes()), True, 0.0)
+def _path(folder: Path, name: str) -> Path:
+    return folder / (name.replace(":", ".") + ".o")
+
+
+def _load_file(folder: Path, name: str, seconds: float) -> LoadedKernel:
+    if name not in _loaded:
+        _loaded[name] = LoadedKernel(name, _load(_path(folder, name).read_bytes()), seconds)
+    return _loaded[name]
+
+
+def _compile_all(folder: Path, names: list[str]) -> Iterator[tuple[str, float]]:
+    """Compile kernels into `folder`; yields each with its seconds as it is done."""
+    if len(names) <= 1:
+        for name in names:
+            yield name, _compile_into(folder, name)
+        return
+    # Longest first, dealt out in turn, so that the shares end at about the same time.
+    ordered = sorted(names, key=lambda name: not name.startswith(("attention:attention", "matmul:")))
+    n_workers = min(
+        len(names), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    # Not -m: kernels must find this very module, under its own name, when they import it.
+    command = [sys.executable, "-c", f"import {__name__} as c, sys; c.main(sys.argv[1:])", str(folder)]
+    workers = [
+        subprocess.Popen([*command, *ordered[i::n_workers]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        for i in range(n_workers)
+    ]
+    done = set()
+    try:
+        for line in _lines(workers):
+            name, _, seconds = line.partition(" ")
+            done.add(name)
+            yield name, float(seconds)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    for name in names:
+        if name not in done:  # a worker could not start, or died: here the error is seen
+            yield name, _compile_into(folder, name)
+
+
+def usable_threads() -> int:
+    """Processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _lines(workers: list[subprocess.Popen[bytes]]) -> Iterator[str]:
+    """Lines of the workers' output as they come."""
+    with selectors.DefaultSelector() as selector:
+        for worker in workers:
+            assert worker.stdout is not None
+            selector.register(worker.stdout, selectors.EVENT_READ, b"")
+        while selector.get_map():
+            for key, _ in selector.select():
+                data = os.read(key.fd, 65536)
+                if not data:
+                    selector.unregister(key.fileobj)
+                *lines, rest = (key.data + data).split(b"\n")
+                if data:
+                    selector.modify(key.fileobj, selectors.EVENT_READ, rest)
+                for line in lines:
+                    yield line.decode()
+
+
+def _compile_into(folder: Path, name: str) -> float:
     started = time.perf_counter()
-    object_code = _compile(find_kernel(name))
-    if path:
-        _write_whole(path, object_code)
-    return LoadedKernel(name, _load(object_code), False, time.perf_counter() - started)
+    _write_whole(_path(folder, name), _compile(find_kernel(name)))
+    return time.perf_counter() - started
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    """Two processes may compile the same kernel: each writes aside, the last rename wins. A full disk is no error."""
+    """Two processes may compile the same kernel: each writes aside, the last rename wins."""
     aside = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        aside.write_bytes(data)
-        aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
+    aside.write_bytes(data)
+    aside.replace(path)
 
 
 def find_kernel(name: str) -> Kernel:
@@ -214,3 +286,11 @@ def call_kernel(name: str, *arguments: int | float, thread: int = 0, n_threads: 
     address = load_kernels([name])[name]
     record = ctypes.create_string_buffer(encode_record(address, 0, arguments), 8 * RECORD_WORDS)
     ENTRY_TYPE(address)(ctypes.addressof(record), thread, n_threads)
+
+
+def main(arguments: list[str]) -> None:
+    """A worker: compile kernels into a folder, and print each name with its seconds."""
+    folder, *names = arguments
+    for name in names:
+        seconds = _compile_into(Path(folder), name)
+        print(name, f"{seconds:.3f}", flush=True)

@@ -9,6 +9,8 @@ in the same order, so a row has the same bits however many rows it came with. Th
 
 from __future__ import annotations
 
+from functools import cache
+
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.formats import FORMATS, Format
@@ -107,6 +109,7 @@ def _make_unpack(form: Format):
     return unpack
 
 
+@cache
 def _make_tile_product(block: int, n_rows: int):
     """`multiply(...)`: `n_rows` rows of activations by `GROUP_TILE` unpacked groups, added to float accumulators."""
     n_slices = block // 4

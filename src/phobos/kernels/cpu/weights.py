@@ -40,32 +40,41 @@ def choose_kind(gguf: GGUF, name: str) -> tuple[PackedType, bool]:
     return PACKED[GGMLType.F16], True
 
 
-def load_weights(
-    gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str], n_threads: int, report: Callable[[str, float], None]
-) -> tuple[Mapping[str, Weight], Arena]:
-    """Pack `matrices` and widen `vectors`; `report(tensor, fraction)` is called as bytes are done."""
+def plan_weights(gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str]) -> tuple[Mapping[str, Weight], Arena]:
+    """Where every tensor will lie; nothing is read yet."""
     kinds = {name: choose_kind(gguf, name) for name in matrices}
     sizes = {name: packed_bytes(kind, *_matrix_shape(gguf, name)) for name, (kind, _) in kinds.items()}
-    lengths = {name: round_up(4 * int(np.prod(gguf.tensors[name].shape)), LINE) for name in vectors}
-    arena = Arena(sum(round_up(n, LINE) for n in (*sizes.values(), *lengths.values())))
-    weights: dict[str, Weight] = {}
-    for name, length in lengths.items():
-        values = TABLE[gguf.tensors[name].type].dequantize(gguf.data(name)).astype(np.float32).ravel()
-        address = arena.take(length)
-        arena.view(address, values.nbytes)[:] = values.view(np.uint8)
-        weights[name] = Weight(name, address, length, None)
-    packers = load_kernels(f"pack:pack_{kind.name}" for kind, _ in kinds.values())
-    total, done = max(1, sum(sizes.values())), 0
-    for name, (kind, widened) in kinds.items():
-        address = arena.take(sizes[name])
-        source = _widen(gguf, name) if widened else gguf.data(name)
-        for fraction in _pack(
-            packers[f"pack:pack_{kind.name}"], address, source, kind, _matrix_shape(gguf, name), n_threads
-        ):
-            report(name, (done + fraction * sizes[name]) / total)
-        done += sizes[name]
-        weights[name] = Weight(name, address, sizes[name], kind, widened)
+    sizes |= {name: round_up(4 * int(np.prod(gguf.tensors[name].shape)), LINE) for name in vectors}
+    arena = Arena(sum(round_up(n, LINE) for n in sizes.values()))
+    weights = {}
+    for name, n_bytes in sizes.items():
+        kind, widened = kinds.get(name, (None, False))
+        weights[name] = Weight(name, arena.take(n_bytes), n_bytes, kind, widened)
     return weights, arena
+
+
+def packer_of(weight: Weight) -> str | None:
+    """The kernel that packs a matrix; None for a vector."""
+    return f"pack:pack_{weight.kind.name}" if weight.kind is not None else None
+
+
+def fill_weights(
+    gguf: GGUF, weights: Mapping[str, Weight], arena: Arena, n_threads: int, report: Callable[[str, float], None]
+) -> None:
+    """Read every tensor into its place; `report(tensor, fraction)` is called as bytes are done."""
+    packers = load_kernels(name for w in weights.values() if (name := packer_of(w)) is not None)
+    total, done = sum(w.n_bytes for w in weights.values()), 0
+    for name, weight in weights.items():
+        packer = packer_of(weight)
+        if weight.kind is None or packer is None:
+            values = TABLE[gguf.tensors[name].type].dequantize(gguf.data(name)).astype(np.float32).ravel()
+            arena.view(weight.address, values.nbytes)[:] = values.view(np.uint8)
+        else:
+            source = _widen(gguf, name) if weight.widened else gguf.data(name)
+            shape = _matrix_shape(gguf, name)
+            for fraction in _pack(packers[packer], weight.address, source, weight.kind, shape, n_threads):
+                report(name, (done + fraction * weight.n_bytes) / total)
+        done += weight.n_bytes
 
 
 def _matrix_shape(gguf: GGUF, name: str) -> tuple[int, int]:
