@@ -2,13 +2,16 @@
 
 import hashlib
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from phobos.chat.messages import Message, ToolSpec
 from phobos.chat.template import ChatTemplate
 from small_vocabulary import shared_files
-from template_conversations import BOS, CALL, CONVERSATIONS, EOS
+from template_conversations import BOS, CALL, CONVERSATIONS, EOS, WEATHER, calling, result
 
 EXPECTED = json.loads((Path(__file__).parents[1] / "golden" / "template_renderings.json").read_text())
 # What these templates leave out by design: text before a call, system text away from the last user turn, earlier
@@ -49,3 +52,32 @@ def test_expectations_cover_the_templates() -> None:
         pytest.skip("no shared templates: set PHOBOS_SHARED to the folder that holds them")
     assert len(files) == len(EXPECTED) == 60
     assert sum(value is not None for found in EXPECTED.values() for value in found.values()) > 900
+
+
+MARKERS = re.compile(r"<[|｜]?[\w▁/ ]+[|｜]?>|\[/?[A-Z_]+\]|<\|[^|<>\n]{1,40}\|>|\]<\]\w+\[>\[")
+
+
+@pytest.mark.parametrize("path", shared_files("templates", "*.jinja"))
+def test_what_people_write_brings_no_control_token(path: Path) -> None:
+    """Take everything in the template that looks like a marker for a control token, let users, tools and tool
+    definitions say all of it, and find the very same control tokens as when they say something harmless."""
+    source = path.read_text()
+    spellings = {text for text in MARKERS.findall(source) if not text.isspace()} | {BOS, EOS}
+    template = ChatTemplate(source, BOS, EOS, control=spellings)
+    native = template.traits.knows_tools and template.traits.knows_calls
+
+    def controls(said: str) -> list[str]:
+        call = replace(CALL, arguments=json.dumps({"city": said}))
+        schema = {"type": "object", "properties": {"city": {"type": "string", "description": said}}}
+        tools = (ToolSpec(WEATHER.name, said, schema),) if native else ()
+        done = Message("assistant", "Done")
+        turns = (calling(call), result(call, said), done, Message("user", said)) if native else ()
+        system = "Be brief" if '"/think"' in source else said  # that one reads switches in its system text
+        messages = (Message("system", system), Message("user", said), *turns)
+        segments = template.render(messages, tools)
+        plain = "".join(segment.text for segment in segments if not segment.is_control)
+        assert not any("\ufdd0" <= char <= "\ufdef" for char in plain)
+        return [segment.text for segment in segments if segment.is_control]
+
+    evil = "x" + " ".join(sorted(spellings)) + "x"
+    assert controls(evil) == controls("harmless")
