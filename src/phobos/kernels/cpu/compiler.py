@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ctypes.util
 import hashlib
 import importlib
 import importlib.metadata
@@ -106,12 +107,42 @@ def _target_machine() -> Any:
     )
 
 
+# What object code refers to beside itself. LLVM resolves all of it or none, and in a process without Numba it knows
+# none of it: the C library's functions are given to it, and those Numba's error paths name, which kernels never reach.
+_C_FUNCTIONS = ("sched_yield", "SwitchToThread", "fmaf", "rintf", "memcpy", "memmove", "memset")
+_ERROR_PATHS = (
+    "NRT_Free", "PyBytes_FromStringAndSize", "PyErr_Clear", "PyErr_SetNone", "PyErr_SetString",
+    "PyErr_WriteUnraisable", "PyExc_RuntimeError", "PyExc_StopIteration", "PyExc_SystemError",
+    "PyUnicode_FromString", "Py_DecRef", "numba_do_raise", "numba_gil_ensure", "numba_gil_release",
+    "numba_runtime_build_excinfo_struct", "numba_unpickle",
+)  # fmt: skip
+
+
+@cache
+def _provide_symbols() -> None:
+    if os.name == "nt":
+        libraries = [ctypes.CDLL("ucrtbase"), ctypes.CDLL("kernel32")]
+    else:
+        libraries = [ctypes.CDLL(None), ctypes.CDLL(ctypes.util.find_library("m"))]
+
+    def address(name: str) -> int | None:
+        found = (getattr(library, name) for library in libraries if hasattr(library, name))
+        return next((ctypes.cast(function, ctypes.c_void_p).value for function in found), None)
+
+    for name in (*_C_FUNCTIONS, *_ERROR_PATHS):
+        if llvm.address_of_symbol(name) is None:
+            target_address = address(name if name in _C_FUNCTIONS else "abort")
+            if target_address is not None:
+                llvm.add_symbol(name, target_address)
+
+
 _engines: list[Any] = []  # loaded code lives as long as the process
 
 
 def _load(object_code: bytes) -> int:
     """Address of `entry` in object code."""
     _target_machine()
+    _provide_symbols()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine_for_engine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
     engine.finalize_object()
