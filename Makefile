@@ -18,7 +18,7 @@ help:
 	@echo "make format       rewrite the sources in the project's format"
 	@echo "make docs         write docs/cli.md again from the commands"
 	@echo "make bench        measure prompt and decode speed of the models in models/"
-	@echo "make referee      compare with llama.cpp (builds llama-cpp-python, some minutes)"
+	@echo "make referee      write tests/golden again with llama.cpp (builds llama-cpp-python)"
 	@echo "make test-models  fetch the three further test models (1.9 GB)"
 
 $(BIN)/python:
@@ -69,8 +69,12 @@ bench: $(VENV)/.runtime
 	@$(BIN)/phobos-cli bench smollm2
 
 referee: $(VENV)/.dev
-	@$(PIP) install 'llama-cpp-python==0.3.36'
-	@$(BIN)/pytest -m referee --timeout=1800
+	@$(BIN)/phobos-cli pull smollm2 --if-missing
+	@test -x $(VENV)/referee/bin/python || $(BIN)/python -m venv $(VENV)/referee
+	@echo "building llama-cpp-python (some minutes)"
+	@$(VENV)/referee/bin/python -m pip --disable-pip-version-check --quiet install 'llama-cpp-python==0.3.36' numpy
+	@PYTHONPATH=tests $(BIN)/python -m golden.make_golden
+	@PYTHONPATH=tests $(BIN)/python -m golden.accuracy --write
 
 test-models: $(VENV)/.dev
 	@$(BIN)/python scripts/fetch_test_models.py

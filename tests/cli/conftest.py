@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from command_line import CommandLine
-from phobos import library
+from phobos import cli, library
 
 SMOLLM2_BYTES = 98_362_432
 
@@ -26,6 +29,25 @@ def models_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_cli(tmp_path: Path) -> CommandLine:
     """`phobos-cli` with an empty models folder."""
     return CommandLine(tmp_path / "models")
+
+
+Call = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def call(models_folder: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
+    """`phobos-cli` within the test's own process: quicker than `run_cli`, with the same kind of answer."""
+    logger = logging.getLogger("phobos")
+    before = logger.level, logger.handlers[:], logger.propagate
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        code = cli.main(args)
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(args, code, out, err)
+
+    yield run
+    logger.level, logger.handlers[:], logger.propagate = before
 
 
 @pytest.fixture(scope="session")

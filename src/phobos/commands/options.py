@@ -50,7 +50,7 @@ ENGINE_FLAGS = [
     flag("--cache-type-v", "-ctv", group=MODEL, type=CACHE_TYPES, default="f16", help="Format of cached values."),
     flag("--prefix-cache/--no-prefix-cache", group=MODEL, default=True,
          help="Reuse what a prompt shares with an earlier one, or start every request afresh."),
-    flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="NAME|FILE", help="The chat format to use."),
+    flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="FILE", help="A Jinja chat template to use."),
     flag("--backend", group=MODEL, type=click.Choice(["cpu", "reference"]), default="cpu",
          help="What computes: compiled CPU code, or plain NumPy (slow, for comparison)."),
 ]  # fmt: skip
@@ -171,9 +171,19 @@ def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:
         cache_type_k=values["cache_type_k"],
         cache_type_v=values["cache_type_v"],
         prefix_cache=values["prefix_cache"],
-        chat_template=values["chat_template"],
+        chat_template=_read_template(values["chat_template"]),
         sampling=read_sampling(values) if "temp" in values else SamplingDefaults(),
     )
+
+
+def _read_template(given: str | None) -> str | None:
+    """The template's own text, from a file or as it was given."""
+    if given is None or "{%" in given or "{{" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the chat template {given}: name a file with a Jinja template") from error
 
 
 def read_listen(values: dict[str, Any]) -> str | None:
