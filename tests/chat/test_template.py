@@ -128,6 +128,13 @@ def test_one_call_a_message() -> None:
     )
 
 
+def test_a_user_speaks_after_a_result() -> None:
+    strict = "{% for m in messages %}{% if m.role == 'user' and loop.previtem and loop.previtem.role == 'tool' %}" + (
+        "{{ raise_exception('answer first') }}{% endif %}{% endfor %}" + TOOLS
+    )
+    assert text(strict, USER, CALLS, RESULT, USER).endswith("<tool>42<assistant> <user>Hi")
+
+
 def test_ids_of_nine_characters() -> None:
     strict = """{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id|length != 9 %}
 {{- raise_exception('nine') }}{% endif %}{{ c.function.name }}{{ c.function.arguments|tojson }}#{{ c.id }}{% endfor %}

@@ -70,8 +70,7 @@ def test_what_people_write_brings_no_control_token(path: Path) -> None:
         call = replace(CALL, arguments=json.dumps({"city": said}))
         schema = {"type": "object", "properties": {"city": {"type": "string", "description": said}}}
         tools = (ToolSpec(WEATHER.name, said, schema),) if native else ()
-        done = Message("assistant", "Done")
-        turns = (calling(call), result(call, said), done, Message("user", said)) if native else ()
+        turns = (calling(call), result(call, said), Message("user", said)) if native else ()
         system = "Be brief" if '"/think"' in source else said  # that one reads switches in its system text
         messages = (Message("system", system), Message("user", said), *turns)
         segments = template.render(messages, tools)

@@ -280,6 +280,16 @@ def join_thoughts(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
+def answer_results(messages: Sequence[Message]) -> list[Message]:
+    """A blank answer put between a result and what the user says next, for templates that insist on one."""
+    out: list[Message] = []
+    for message in messages:
+        if out and out[-1].role == "tool" and message.role == "user":
+            out.append(Message("assistant", " "))  # some refuse an answer of no length
+        out.append(message)
+    return out
+
+
 Fold = Callable[[Sequence[Message]], list[Message]]
 
 # Tried in order, each on top of those before it, until a template accepts.
@@ -288,6 +298,7 @@ FOLDS: tuple[Fold, ...] = (
     gather_system,
     shorten_ids,
     one_call_each,
+    answer_results,
     merge_turns,
     fold_system,
     merge_turns,
