@@ -144,6 +144,7 @@ class Run:
         if self.n_open:
             self._metrics.engine_call.observe(time.monotonic() - self.submitted_s)
             self.n_open = 0
+        self.events.close()
         self.place.release()
 
 
