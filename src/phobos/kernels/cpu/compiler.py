@@ -256,7 +256,8 @@ def _compile_all(folder: Path, names: list[str]) -> Iterator[tuple[str, float]]:
     finally:
         for worker in workers:
             worker.kill()
-            worker.wait()
+            with worker:  # closes its pipe and waits for it
+                pass
     for name in names:
         if name not in done:  # a worker could not start, or died: here the error is seen
             yield name, _compile_into(folder, name)
