@@ -21,6 +21,8 @@ from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
 from phobos.kernels.backend import Backend, Progress
+from phobos.kernels.cpu.compiler import load_kernels
+from phobos.kernels.cpu.rows import KERNELS as SAMPLING_KERNELS
 from phobos.settings import EngineSettings, SamplingDefaults
 
 
@@ -178,7 +180,8 @@ def read_sampling(metadata: Mapping[str, Any]) -> SamplingDefaults:
 
 
 def load_model(settings: EngineSettings, progress: Progress) -> Model:
-    """Load the file of `settings`, telling how far it is; the tokenizer is made beside the backend.
+    """Load the file of `settings`, telling how far it is; the tokenizer and the sampling kernels are made
+    ready beside the backend.
 
     Raises `FileError` or `UnsupportedModelError`.
     """
@@ -186,11 +189,13 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
 
     progress(LoadProgress("mapping", 0.0, settings.model_path.name))
     gguf = open_gguf(settings.model_path)
-    with ThreadPoolExecutor(1, thread_name_prefix="phobos-load") as pool:
+    with ThreadPoolExecutor(2, thread_name_prefix="phobos-load") as pool:
         words = pool.submit(_load_words, gguf, settings)
+        sampling_kernels = pool.submit(load_kernels, SAMPLING_KERNELS)
         backend, info = open_backend(gguf, settings, progress)
         try:
             tokenizer, template = words.result()
+            sampling_kernels.result()
         except BaseException:
             backend.close()
             raise

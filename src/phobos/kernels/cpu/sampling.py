@@ -4,7 +4,7 @@ A row is float32 [n]. It is never changed; `-inf` (and NaN, which counts as `-in
 `rows.py` calls these kernels and owns their working memory, whose contents mean nothing between calls: `order` int64
 [n], `weights` float32 [n rounded up to 16], `maxima` float32 [n / 64 rounded up], `bins` float32 [1024].
 
-The chain is fixed: bias, mask, repetition, presence and frequency (`adjust`), then a temperature <= 0 takes the greatest
+The chain is fixed: bias, mask, repetition, presence and frequency (`adjust`), then a temperature <= 0 takes the best
 (lowest id on ties), then top_k, typical, top_p, min_p, temperature, draw (`draw`). The filters before the temperature
 see the probabilities at temperature 1 of what the filter before them left.
 
