@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from phobos.errors import FileError, RequestError, UnsupportedModelError
@@ -113,9 +114,11 @@ class Tokenizer:
         """The text of tokens; bytes that are no character become U+FFFD. `special` writes control tokens out.
         `continues`: the tokens go on from others, so a blank at their start is theirs. Raises `RequestError` for an
         id outside the vocabulary."""
-        decoder = self.stream_decoder(special=special, continues=continues)
-        parts = [decoder.push(token_id) for token_id in ids]
-        return "".join((*parts, decoder.flush()))
+        hidden: frozenset[int] = frozenset() if special else self.control_ids
+        data = b"".join([self.piece(token_id) for token_id in ids if token_id not in hidden])
+        if self._codec.drops_blank and not continues:
+            data = data.removeprefix(b" ")
+        return data.decode("utf-8", "replace")
 
     def stream_decoder(self, *, special: bool = False, continues: bool = False) -> StreamDecoder:
         """A decoder for one sequence; its arguments are those of `decode`."""
@@ -147,7 +150,7 @@ class _BytePairs:
     adds_blank = drops_blank = False
 
     def __init__(self, vocabulary: Vocabulary, pre: PreTokenizer) -> None:
-        self._vocabulary = vocabulary
+        self._vocabulary = replace(vocabulary, merges=[])  # the library keeps its own
         self._is_raw = pre.is_raw
         self._tokenizer = _build_bpe(vocabulary, pre)
         self._raw_ids = frozenset(vocabulary.ids_of_type(USER_DEFINED))
@@ -355,7 +358,8 @@ def load_tokenizer(gguf: MetadataFile) -> Tokenizer:
             "SentencePiece (llama), so choose another model"
         )
     add_bos = default_bos if vocabulary.add_bos is None else vocabulary.add_bos
-    return Tokenizer(vocabulary, codec, add_bos=add_bos or vocabulary.model == "gemma4")
+    kept = replace(vocabulary, merges=[], scores=[])
+    return Tokenizer(kept, codec, add_bos=add_bos or vocabulary.model == "gemma4")
 
 
 def _choose_pretokenizer(vocabulary: Vocabulary) -> PreTokenizer:
