@@ -141,6 +141,18 @@ def test_a_signal_stops_the_server_in_order(number: signal.Signals, tmux: Tmux) 
     assert_given_back(tmux, r"stopped 1 time\(s\), failure: None\nrc=0")
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_or_crashed_process_leaves_a_usable_terminal(number: signal.Signals, tmux: Tmux) -> None:
+    tmux.start("idle")
+    tmux.wait("IDLE")
+    os.kill(process_of(tmux), number)
+    until = time.monotonic() + DEADLINE_S
+    while tmux("display-message", "-p", "#{alternate_on}").strip() == "1" and time.monotonic() < until:
+        time.sleep(0.05)
+    tmux.type("clear; echo he''re")
+    assert_given_back(tmux, r"(?m)^here$")
+
+
 def test_control_c_stops_the_server(tmux: Tmux) -> None:
     tmux.start("idle")
     tmux.wait("IDLE")

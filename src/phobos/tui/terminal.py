@@ -2,7 +2,8 @@
 
 `Terminal` is a context. Inside it the real terminal is a private file that only the dashboard writes to; what any
 library or child process prints to the process's standard output or error arrives as lines in the log. On the way
-out, by whatever road, the terminal's modes and contents are as they were.
+out, by whatever road, the terminal's modes and contents are as they were; even where the process is killed or
+crashes, because a waiting shell sees its pipe close and does it instead.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
 import sys
 import termios
 import threading
@@ -29,6 +31,14 @@ _RESET = (
     "\x1b[0m\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?1004l\x1b[?2048l"
     "\x1b[?7h\x1b[<u\x1b[?1049l\x1b[?25h"
 )
+
+#: What the waiting shell does: remember the modes, wait for a word, and where there is none put all back. Its own
+#: session keeps signals meant for the server away from it and lets it set the modes of a terminal it no longer owns.
+_WATCH = """exec 3>&1
+saved=$(stty -g <&3) || exit 0
+read -r word
+[ "$word" ] || { printf %b "$0"; stty "$saved" <&3; }
+"""
 
 
 class TerminalFile:
@@ -66,6 +76,7 @@ class Terminal:
             self.file = TerminalFile(screen)
             self.keys_fd = _open_keys(stack)
             stack.callback(self._give_back, _modes(self.keys_fd))
+            _watch(stack, screen)
             self._divert(stack)
             self._stack = stack.pop_all()
         return self
@@ -133,6 +144,29 @@ class TerminalDriver(LinuxDriver):
 
     def _get_terminal_size(self) -> tuple[int, int]:
         return self._terminal.size()
+
+
+def _watch(stack: contextlib.ExitStack, screen: IO[str]) -> None:
+    """Start the shell that puts the terminal back when this process ends without having done so."""
+    if not screen.isatty():
+        return
+    reset = _RESET.replace("\x1b", "\\033")
+    try:
+        watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, reset],
+            stdin=subprocess.PIPE,
+            stdout=screen,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:  # no shell: then only a kill leaves the terminal as it is
+        return
+
+    def dismiss() -> None:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            watcher.communicate(b"done\n", timeout=2.0)
+
+    stack.callback(dismiss)
 
 
 def _open_keys(stack: contextlib.ExitStack) -> int:

@@ -48,7 +48,11 @@ class MemoryPanel(Panel):
 
 
 def memory_parts(snapshot: Snapshot, palette: Palette) -> list[Part]:
-    """The known parts in use as (name, bytes, colour): the model's own, the rest of this process, other programs."""
+    """The known parts in use as (name, bytes, colour): the model's own, the rest of this process, other programs.
+
+    What the model reserved but has not touched yet is not resident, so the rest of the process cannot always be
+    told; then it is left out.
+    """
     parts: list[Part] = []
     model, machine = snapshot.model, snapshot.machine
     own = 0
@@ -60,9 +64,10 @@ def memory_parts(snapshot: Snapshot, palette: Palette) -> list[Part]:
             ("scratch", model.scratch_bytes, palette.scratch),
         ]
     if machine is not None and machine.process_bytes is not None:
-        parts.append(("process", max(0, machine.process_bytes - own), palette.process))
+        if machine.process_bytes > own:
+            parts.append(("process", machine.process_bytes - own, palette.process))
         if machine.total_bytes is not None and machine.free_bytes is not None:
-            others = machine.total_bytes - machine.free_bytes - max(machine.process_bytes, own)
+            others = machine.total_bytes - machine.free_bytes - machine.process_bytes
             parts.append(("elsewhere", max(0, others), palette.elsewhere))
     return parts
 
