@@ -163,6 +163,8 @@ class Listener:
         """Answer what runs while there is time, then end it properly, then end it."""
         stopping = UnavailableError("the server is shutting down")
         generations.admission.close(stopping)
+        for _ in range(3):  # a client accepted just now joins the roster within two turns of the loop
+            await asyncio.sleep(0)
         for connection in list(self._roster.members):
             connection.retire()
         loop = asyncio.get_running_loop()
