@@ -64,16 +64,16 @@ CONVERSATIONS = {
         (SYSTEM, USER, *_ANSWERED, Message("assistant", "It is 12"), Message("user", "Thanks")), has_tools=True
     ),
     "spoken": Conversation((USER, calling(CALL, content="Let me see"), result(CALL, "12 degrees")), has_tools=True),
-    "thought": Conversation((USER, calling(CALL, reasoning="A tool helps"), result(CALL, "12 degrees")), has_tools=True),
+    "thought": Conversation(
+        (USER, calling(CALL, reasoning="A tool helps"), result(CALL, "12 degrees")), has_tools=True
+    ),
     "two": Conversation(
         (USER, calling(CALL, OTHER_CALL), result(CALL, "12 degrees"), result(OTHER_CALL, "30 degrees")), has_tools=True
     ),
 }
 
 
-def client_messages(
-    conversation: Conversation, *, content: str | None, text_arguments: bool
-) -> list[dict[str, Any]]:
+def client_messages(conversation: Conversation, *, content: str | None, text_arguments: bool) -> list[dict[str, Any]]:
     """The messages as a client would send them, written without the code under test. `content` stands where a message
     only calls (None leaves the key out); arguments are mappings or JSON text."""
     out = []
