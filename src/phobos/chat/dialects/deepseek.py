@@ -16,7 +16,7 @@ R1 = NamedCalls(
     call_begin=f"{CALL}function{SEPARATOR}",
     name_end="\n```json\n",
     call_end=CALL_END,
-    fence=("", "\n```"),
+    fence_end="\n```",
     separator="\n",
 )
 _TAG = "｜DSML｜"

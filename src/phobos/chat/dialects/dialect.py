@@ -110,7 +110,8 @@ class CallForm(Protocol):
 @dataclass(frozen=True)
 class Dialect:
     """A family of output syntax. `dropped` are markers that stand for nothing; `answer_begin` and `answer_end` stand
-    round an answer's text. `fits` tells from a template's text whether it is the template's."""
+    round an answer's text, and `message_begin` before that where it is not the first message. `fits` tells from a
+    template's text whether it is the template's."""
 
     name: str
     calls: CallForm
@@ -119,6 +120,7 @@ class Dialect:
     dropped: tuple[str, ...] = ()
     answer_begin: str = ""
     answer_end: str = ""
+    message_begin: str = ""
 
     @property
     def marker_text(self) -> str:

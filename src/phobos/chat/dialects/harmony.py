@@ -69,4 +69,5 @@ HARMONY = Dialect(
     Reasoning(f"{_CHANNEL}analysis{_MESSAGE}", _END, after_begin="", before_end="", after_end="", quotable=False),
     dropped=(_END, "<|return|>", "<|call|>"),
     answer_begin=f"{_CHANNEL}final{_MESSAGE}",
+    message_begin=f"{_START}assistant",
 )

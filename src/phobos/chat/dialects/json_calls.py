@@ -29,7 +29,7 @@ _NAME_KEYS = frozenset(("name", "tool_name"))
 class JsonCalls:
     """`begin` and `end` stand round a section of calls; `separator` stands between the calls of one section, or is
     None where each has its own, and then `between` stands between sections. `head` and `tail` are further members of
-    the object, the tail as a Lark body."""
+    the object, the tail as a Lark body. `several` is false where an answer is one call at most."""
 
     openers: tuple[str, ...]
     begin: str
@@ -40,6 +40,7 @@ class JsonCalls:
     arguments_key: str = "arguments"
     head: str = ""
     tail: str = ""
+    several: bool = True
     opens_at_name: bool = False
     at_start: bool = False
     without_tools: bool = False
@@ -125,7 +126,8 @@ class JsonCalls:
                 begin = begin.removeprefix(opening.opener)
             inner = lark.section(begin, "call", self.separator, self.end, parallel=parallel)
             if opening is None and self.separator is None:
-                rules = [f"calls: {lark.repeated('section', self.between, parallel=parallel)}", f"section: {inner}"]
+                more = parallel and self.several
+                rules = [f"calls: {lark.repeated('section', self.between, parallel=more)}", f"section: {inner}"]
             else:
                 rules = [f"calls: {inner}"]
             calls = [

@@ -8,6 +8,7 @@ CALLS = JsonCalls(
     begin="",
     end="",
     arguments_key="parameters",
+    several=False,
     opens_at_name=True,
     at_start=True,
 )

@@ -19,7 +19,7 @@ MAX_NAME = 160
 class NamedCalls:
     """`begin` and `end` stand round a section, `call_begin`, `name_end` and `call_end` round each call's name and
     arguments. `name_form` finds the name in what stands between (its first group); `name_begin` and `name_tail`, a Lark
-    body, stand round it. `fence` stands round the arguments. Where `begin` is empty each call is a section."""
+    body, stand round it. `fence_end` stands behind the arguments. Where `begin` is empty each call is a section."""
 
     openers: tuple[str, ...]
     call_begin: str
@@ -32,7 +32,7 @@ class NamedCalls:
     name_begin: str = ""
     name_tail: str = ""
     id_begin: str = ""
-    fence: tuple[str, str] = ("", "")
+    fence_end: str = ""
     opens_at_name: bool = False
     at_start: bool = False
     without_tools: bool = False
@@ -79,12 +79,8 @@ class NamedCalls:
         if end == self.id_begin and end:
             yield from reader.until((self.name_end,), call_id.append, limit=MAX_NAME)
         yield from reader.spaces()
-        fence, fence_end = self.fence
-        fenced = bool(fence) and (yield from reader.skip(fence))
-        yield from reader.spaces()
         yield from read_arguments(reader, turn, name, "".join(call_id).strip() or None)
-        if fenced:
-            yield from read_end(fence_end, reader, turn)
+        yield from read_end(self.fence_end, reader, turn)
 
     def grammar(self, tools: Sequence[ToolSpec], *, parallel: bool, opening: Opening | None) -> str:
         """See `CallForm`."""
@@ -98,7 +94,7 @@ class NamedCalls:
             if opening is not None and opening.name not in (None, tool.name):
                 continue
             name = "" if opening is not None and opening.name else lark.literal(self.name_begin + tool.name)
-            names.append(f"{name} {self._after_name()} arguments_{i} {lark.literal(self.fence[1] + self.call_end)}")
+            names.append(f"{name} {self._after_name()} arguments_{i} {lark.literal(self.fence_end + self.call_end)}")
             rules.append(f"arguments_{i}: {lark.json_rule(lark.arguments_schema(tool))}")
         more = f"({lark.literal(self.separator + self.call_begin)} named)*" if several else ""
         end = lark.literal(self.end) if in_section else ""
@@ -106,4 +102,4 @@ class NamedCalls:
 
     def _after_name(self) -> str:
         call_id = f"{lark.literal(self.id_begin)} /[a-zA-Z0-9]{{9}}/" if self.id_begin else ""
-        return f"{self.name_tail} {call_id} {lark.literal(self.name_end + self.fence[0])}"
+        return f"{self.name_tail} {call_id} {lark.literal(self.name_end)}"

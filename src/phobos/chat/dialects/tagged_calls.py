@@ -205,11 +205,14 @@ class TaggedCalls:
         kinds = schema.get("type", "string")
         if "string" not in ([kinds] if isinstance(kinds, str) else kinds):
             return [f"{rule}: {lark.json_rule(schema)} {lark.literal(end)}"]
+        # A string ends where its closing tag does; what stands behind that is laid out apart from it.
+        tag = self.value_end.strip()
+        gap = lark.literal(self.value_end[self.value_end.index(tag) + len(tag) :])
         if self.has_cdata:
-            wrapped = lark.text_until(f"{rule}_wrapped", schema, _CDATA_END + end)
-            bare = lark.text_until(f"{rule}_bare", schema, end, chars=r"[^<&\n]")
-            return [f"{rule}: {lark.literal(_CDATA)} {rule}_wrapped | {rule}_bare", *wrapped, *bare]
-        return lark.text_until(rule, schema, end)
+            wrapped = lark.text_until(f"{rule}_wrapped", schema, _CDATA_END + tag)
+            bare = lark.text_until(f"{rule}_bare", schema, tag, chars=r"[^<&\n]")
+            return [f"{rule}: ({lark.literal(_CDATA)} {rule}_wrapped | {rule}_bare) {gap}", *wrapped, *bare]
+        return [f"{rule}: {rule}_text {gap}", *lark.text_until(f"{rule}_text", schema, tag)]
 
     def _wrap(self, text: str) -> str:
         if self.has_cdata and re.search(r"[<&\n]", text):

@@ -1,0 +1,165 @@
+"""Holds one answer to its grammar: which tokens may come next.
+
+Nothing is bound while the model thinks, or, where only calls are bound, before one opens; then there is no mask and no
+cost. A mask is computed by the grammars' own thread while the pass runs that gives the logits it is for. Where a
+grammar leaves one text only, the token is the one that the tokenizer would choose for it, so that a call renders back
+to the tokens the model wrote.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from phobos.chat.dialects.dialect import Opening
+from phobos.chat.dialects.scanner import Scanner
+from phobos.engine.grammar import Grammars, Plan
+from phobos.errors import UnavailableError
+from phobos.kernels.backend import IntArray
+
+log = logging.getLogger(__name__)
+
+
+class Binding:
+    """The constraint of one sequence, used by the engine thread. `scanner` is the same sequence's.
+
+    `plan` may be None where only the length of the thinking block is bound, by `thinking_budget` tokens.
+    """
+
+    def __init__(
+        self, grammars: Grammars, plan: Plan | None, scanner: Scanner | None, *, thinking_budget: int | None = None
+    ) -> None:
+        self._grammars = grammars
+        self._plan = plan
+        self._scanner = scanner
+        self._budget = thinking_budget
+        self._n_thoughts = 0
+        self._thought = False
+        self._matcher: Any = None
+        self._opening: Opening | None = None  # the call being bound, or found not to be one
+        self._n_calls = 0
+        self._ends = False  # only the end may follow
+        self._forced: deque[int] = deque()
+        self._waiting: Future[IntArray | None] | None = None
+        self._is_prepared = False
+        self._fixed: IntArray | None = None
+
+    # Each turn: prepare, mask, accept
+
+    def prepare(self) -> None:
+        """Begin with the mask of the next token, all tokens before it being known."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
+        self._waiting, self._fixed = None, None
+        task = self._next_task()
+        if task is not None:
+            self._waiting = self._grammars.pool.submit(task)
+
+    def mask(self) -> IntArray | None:
+        """See `Constraint`."""
+        self.prepare()
+        self._is_prepared = False
+        return self._fixed if self._waiting is None else self._waiting.result()
+
+    def accept(self, token: int) -> None:
+        """See `Constraint`."""
+        self._is_prepared = False
+        if self._scanner is not None and self._scanner.in_reasoning:
+            self._n_thoughts += 1
+        if self._forced:
+            self._forced.popleft()
+        elif self._matcher is not None:
+            self._matcher.consume_token(token)
+
+    def _next_task(self) -> Callable[[], IntArray | None] | None:
+        """What has to be computed; else `_fixed` is the mask."""
+        scanner, plan = self._scanner, self._plan
+        if self._forced:
+            self._fixed = self._only((self._forced[0],))
+            return None
+        if scanner is not None and scanner.in_reasoning:
+            self._thought, self._matcher = True, None
+            self._bind_thoughts()
+            return None
+        if plan is None:
+            return None
+        if plan.whole:
+            if self._matcher is None:
+                return functools.partial(self._begin_answer, plan)
+            return self._compute
+        return self._next_call_task(plan, scanner)
+
+    def _bind_thoughts(self) -> None:
+        """Close the block once it has had its tokens; and where an answer must follow it, do not let it be the end."""
+        vocabulary = self._grammars.vocabulary
+        if self._budget is not None and self._n_thoughts >= self._budget:
+            self._budget = None
+            self._forced.extend(vocabulary.encode(self._grammars.dialect.reasoning.closing, special=True))
+            self._fixed = self._only((self._forced[0],))
+        elif self._plan is not None and self._plan.whole:
+            self._fixed = self._grammars.all_but_ends
+
+    def _next_call_task(self, plan: Plan, scanner: Scanner | None) -> Callable[[], IntArray | None] | None:
+        """Where only calls are bound: the call at hand, or the end behind the last that may be."""
+        if self._matcher is not None and (scanner is None or scanner.opening is not self._opening):
+            self._matcher = None
+            self._n_calls += 1
+        if self._matcher is not None:
+            return self._compute
+        if plan.n_calls is not None and self._n_calls >= plan.n_calls:
+            self._fixed = self._only(self._grammars.vocabulary.end_ids)
+            return None
+        if scanner is None or scanner.opening is None or scanner.opening is self._opening:
+            return None
+        self._opening = scanner.opening
+        return functools.partial(self._begin_call, plan, scanner.opening, scanner.text_from(scanner.opening.position))
+
+    # In the grammars' thread
+
+    def _begin_answer(self, plan: Plan) -> IntArray | None:
+        matcher = (plan.after if self._thought else plan.first).deep_copy()
+        written = ""
+        if self._scanner is not None and self._thought:
+            written = self._scanner.text_from(self._scanner.answer_from).lstrip()
+        if not self._follows(matcher, written):
+            raise UnavailableError("the answer left its format behind the thinking block; try again")
+        self._matcher = matcher
+        return self._compute()
+
+    def _begin_call(self, plan: Plan, opening: Opening, written: str) -> IntArray | None:
+        """Bind the call that opened, unless what was written with the opener cannot be one."""
+        matcher = self._grammars.open_call(plan, opening)
+        if not self._follows(matcher, written):
+            return None
+        self._matcher = matcher
+        return self._compute()
+
+    def _follows(self, matcher: Any, written: str) -> bool:
+        """Take in text that was written before the grammar began."""
+        if not written:
+            return True
+        return bool(matcher.consume_tokens(self._grammars.library.tokenize_str(written)))
+
+    def _compute(self) -> IntArray:
+        """The mask of the grammar's next token."""
+        matcher = self._matcher
+        mask = np.zeros(self._grammars.n_words, np.int32)
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if matcher.is_error():
+            reason = matcher.get_error().splitlines()[0]
+            log.warning("a grammar could not be followed: %s", reason)
+            raise UnavailableError("the grammar became too large to follow: make it simpler")
+        forced = matcher.compute_ff_tokens()
+        if forced and mask[forced[0] >> 5] >> (forced[0] & 31) & 1:
+            return self._only(forced[:1])
+        return mask
+
+    def _only(self, tokens: Iterable[int]) -> IntArray:
+        return self._grammars.mask_of(tokens)
