@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from phobos.chat.events import Failed, Finished, PromptLogprobs, Started, TextDelta
-from phobos.chat.messages import SamplingParams
+from phobos.chat.messages import OutputFormat, SamplingParams, ToolSpec
 from phobos.errors import ContextLengthError, RequestError, UnavailableError
 from scripted_backend import BOS, Collector
 
@@ -88,6 +88,8 @@ def test_a_prompt_that_leaves_no_room_is_refused(make_bench: MakeBench, n_prompt
         ({"prompt": (1, 28)}, "prompt"),
         ({"suffix": "x"}, "suffix"),
         ({"prompt": None}, "messages"),
+        ({"output": OutputFormat("json_object")}, "response_format"),
+        ({"tools": (ToolSpec("f", "", {}),)}, "tools"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(make_bench: MakeBench, fields: dict[str, Any], param: str) -> None:
