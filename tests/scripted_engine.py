@@ -92,7 +92,7 @@ class ScriptedModel:
 
 def last_text(request: GenerationRequest) -> str:
     if request.prompt is not None:
-        return request.prompt if isinstance(request.prompt, str) else bytes(request.prompt).decode()
+        return request.prompt if isinstance(request.prompt, str) else bytes(request.prompt).decode(errors="replace")
     return request.messages[-1].content or ""
 
 

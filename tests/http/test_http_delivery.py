@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 
@@ -145,5 +146,5 @@ def test_joining_changes_nothing_that_is_said(batch):
     joined = coalesce(batch)
     assert spell(joined) == spell(batch)
     kinds = [(choice, type(event), getattr(event, "index", 0)) for choice, event in joined]
-    for first, second in zip(kinds, kinds[1:], strict=False):
+    for first, second in itertools.pairwise(kinds):
         assert first != second or first[1] not in (TextDelta, ReasoningDelta, ToolCallDelta)

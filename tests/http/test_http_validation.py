@@ -257,9 +257,17 @@ def test_what_is_read_arrives():
     assert request.max_tokens == 9 and request.stop == ("END",) and request.ignore_leading_stop
     assert request.cache_slot == 0 and not request.cache_prompt and request.top_logprobs == 0
     assert parse(max_tokens=100_000_000).max_tokens == 100_000_000
-    assert parse(max_tokens=1e8).max_tokens == 100_000_000
     assert parse(top_logprobs=5).top_logprobs is None
     assert parse(logprobs=True, top_logprobs=32).top_logprobs == 32
+
+
+def test_a_whole_number_may_be_written_with_a_point_or_an_exponent(serve):
+    server = serve()
+    for number in (b"1e8", b"100000000.0"):
+        body = b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": ' + number + b"}"
+        assert server.post(CHAT, body).status == 200
+        assert server.engine.submitted[-1].max_tokens == 100_000_000
+    assert server.post(CHAT, body.replace(number, b"1.5")).error["param"] == "max_tokens"
 
 
 @pytest.mark.parametrize(

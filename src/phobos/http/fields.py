@@ -6,6 +6,7 @@ Order: bytes -> JSON object -> nulls dropped (null equals absent) -> names sorte
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -46,6 +47,17 @@ class Fields:
     unknown: tuple[str, ...]
 
 
+def _read_number(text: str) -> float | int:
+    """A number with a point or exponent. `1e8` and `2.0` are integers where JSON Schema is concerned, so here too."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("number out of range")
+    return int(value) if value.is_integer() and abs(value) < 1 << 53 else value
+
+
+_DECODER = msgspec.json.Decoder(float_hook=_read_number)
+
+
 def decode_object(body: bytes) -> dict[str, Any]:
     """The JSON object a body holds. Raises `RequestError` with code `invalid_json`."""
     if body.startswith(b"\xef\xbb\xbf"):
@@ -53,7 +65,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     if not body:
         raise RequestError("the request body is empty: send a JSON object", code="invalid_json")
     try:
-        value = msgspec.json.decode(body)
+        value = _DECODER.decode(body)
     except RecursionError:
         raise _too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -23,7 +23,7 @@ from phobos.chat.messages import (
 from phobos.chat.tool_schemas import parse_tools
 from phobos.errors import RequestError
 from phobos.http.conversation import parse_messages
-from phobos.http.fields import Fields, convert, sort_fields
+from phobos.http.fields import convert, sort_fields
 from phobos.http.generation import Job
 from phobos.http.openai_reply import ChatDialect, CompletionDialect
 from phobos.http.wire import quoted
@@ -113,7 +113,7 @@ _RESERVED_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "bos
 
 def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
     """A chat request. Raises `RequestError`."""
-    fields = _sort(body, _CHAT_NAMES, settings)
+    fields = sort_fields(body, _CHAT_NAMES, strict=settings.strict_fields)
     asked = convert(fields.values, ChatFields)
     for name in _NOT_OFFERED:
         if getattr(asked, name) is not None:
@@ -157,7 +157,7 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
 
 def parse_completion(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
     """A completion request. Raises `RequestError`."""
-    fields = _sort(body, _COMPLETION_NAMES, settings)
+    fields = sort_fields(body, _COMPLETION_NAMES, strict=settings.strict_fields)
     asked = convert(fields.values, CompletionFields)
     if asked.best_of is not None and asked.best_of > 1:
         raise RequestError("best_of above 1 is not supported", code="unsupported_value", param="best_of")
@@ -185,15 +185,6 @@ def parse_completion(body: dict[str, Any], request_id: str, settings: ServeSetti
 
 def _missing(name: str) -> Any:
     raise RequestError(f"{name} is required", param=name)
-
-
-def _sort(body: dict[str, Any], known: frozenset[str], settings: ServeSettings) -> Fields:
-    fields = sort_fields(body, known, strict=settings.strict_fields)
-    for name in ("max_tokens", "max_completion_tokens"):
-        value = fields.values.get(name)
-        if isinstance(value, float) and value.is_integer():  # 1e8 is how some write a large integer
-            fields.values[name] = int(value)
-    return fields
 
 
 def _wants_usage(asked: SharedFields) -> bool:
