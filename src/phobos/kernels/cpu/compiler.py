@@ -40,11 +40,6 @@ import llvmlite.binding as llvm
 from phobos.kernels.cpu.features import target
 from phobos.kernels.cpu.layout import FIRST_ARGUMENT, RECORD_WORDS
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
-
 Int = int
 Float = float
 
@@ -290,11 +285,11 @@ def _compile_into(folder: Path, name: str) -> float:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a lock file, where the system has such locks; it goes with the process."""
-    if fcntl is None:
-        yield
-        return
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

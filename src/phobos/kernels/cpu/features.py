@@ -1,7 +1,8 @@
 """Which processor the kernels are compiled for, and the one instruction that depends on it.
 
 `CPU` is made once, at import. `PHOBOS_CPU_PATH` forces a narrower path than the host's: `amx`, `avx512vnni`,
-`avxvnni`, `avx2`, `portable`. All paths give the same integers, and `fma` is fused everywhere, so all give the same bits.
+`avxvnni`, `avx2`, `portable`. All paths give the same integers, and `fma` is fused everywhere, so all give the same
+bits.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _request_tiles() -> bool:
     if platform.system() != "Linux":
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
-    return ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 CPU = choose_path(os.environ.get("PHOBOS_CPU_PATH"), host_features(), platform.machine())

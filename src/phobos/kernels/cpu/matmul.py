@@ -165,8 +165,8 @@ def _make_tile_product(block: int, n_rows: int):
 
 @cache
 def _make_matrix_product(block: int):
-    """The same with matrix tiles, for up to `TILED_ROWS` rows: products of `TILED_VALUES` inputs go to `spare`, then are
-    scaled and added, four rows at a time."""
+    """The same with matrix tiles, for up to `TILED_ROWS` rows: products of `TILED_VALUES` inputs go to `spare`, then
+    are scaled and added, four rows at a time."""
     new_sums, get_sum, put_sum = make_tile(F32, 4 * GROUP_TILE)
     group_codes, group_scales = GROUP * CHUNK_VALUES, 128 * (CHUNK_VALUES // block)
     tile_bytes = 64 * TILED_ROWS
