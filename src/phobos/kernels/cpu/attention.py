@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from phobos.kernels.cpu.access import load_f32, load_i32, load_i64, store_f32, store_i64, vload, vload_f16, vstore
 from phobos.kernels.cpu.compiler import Float, Int, kernel
 from phobos.kernels.cpu.elementary import exponential, hyperbolic_tangent
 from phobos.kernels.cpu.layout import KEY_BLOCK, SPAN, SPLIT_ROWS, Header
@@ -19,20 +20,12 @@ from phobos.kernels.cpu.simd import (
     fma,
     inlined,
     lane_numbers,
-    load_f32,
-    load_i32,
-    load_i64,
     make_tile,
     max_lanes,
     maximum,
     splat,
     splat_i32,
-    store_f32,
-    store_i64,
     sum_lanes,
-    vload,
-    vload_f16,
-    vstore,
     where_less,
     zeros,
 )

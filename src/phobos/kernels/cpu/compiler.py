@@ -4,9 +4,10 @@ A kernel is a Python function whose annotated parameters (`Int`, `Float`) are re
 `thread` and `n_threads`. Compiled, it is a C function `void (int64 step, int64 thread, int64 n_threads)`, so the team's
 loop calls any of them through the address that stands in the record.
 
-The object code is kept under the user's cache directory (`PHOBOS_KERNEL_CACHE_DIR`; empty turns it off) in a folder
-whose name is a hash of everything it depends on: the sources of `kernels/cpu`, the versions of Numba and llvmlite, the
-Python version and the processor. A warm start reads those files and never imports Numba.
+The object code is kept under the user's cache directory (`PHOBOS_KERNEL_CACHE_DIR`; empty turns it off). The folder's
+name is a hash of the versions of Numba, llvmlite and Python and of the processor; a file's name ends in a hash of the
+sources its kernel is made of. A warm start reads those files and never imports Numba. Processes that want the same
+kernel at once wait for one of them to compile it.
 
 Step record: 24 words of 8 bytes: the function's address, the flags, then up to 22 arguments (a float as the bits of a
 float32).
@@ -22,6 +23,7 @@ import importlib
 import importlib.metadata
 import inspect
 import os
+import re
 import selectors
 import struct
 import subprocess
@@ -171,11 +173,8 @@ def cache_folder() -> Path | None:
         root = Path(named)
     else:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phobos" / "kernels"
-    digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
-    for part in (*map(importlib.metadata.version, ("numba", "llvmlite")), sys.version, *target()):
-        digest.update(part.encode() + b"\0")
+    parts = (*map(importlib.metadata.version, ("numba", "llvmlite")), sys.version, *target())
+    digest = hashlib.sha256("\0".join(parts).encode())
     folder = root / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,7 +220,24 @@ def load_kernels(
 
 
 def _path(folder: Path, name: str) -> Path:
-    return folder / (name.replace(":", ".") + ".o")
+    module, _, function = name.partition(":")
+    return folder / f"{module}.{function}-{_source_hash(module)}.o"
+
+
+_IMPORT = re.compile(r"^from phobos\.kernels\.cpu\.(\w+) import", re.MULTILINE)
+
+
+@cache
+def _source_hash(module: str) -> str:
+    """A hash of a module's source and of all it imports from this package."""
+    sources: dict[str, str] = {}
+    pending = [module, "entry"]
+    while pending:
+        name = pending.pop()
+        if name not in sources:
+            sources[name] = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+            pending += _IMPORT.findall(sources[name])
+    return hashlib.sha256("\0".join(sources[name] for name in sorted(sources)).encode()).hexdigest()[:12]
 
 
 def _load_file(folder: Path, name: str, seconds: float) -> LoadedKernel:
@@ -289,9 +305,24 @@ def _lines(workers: list[subprocess.Popen[bytes]]) -> Iterator[str]:
 
 
 def _compile_into(folder: Path, name: str) -> float:
+    """Compile a kernel unless another process has just done it; returns the seconds it took."""
     started = time.perf_counter()
-    _write_whole(_path(folder, name), _compile(find_kernel(name)))
+    path = _path(folder, name)
+    with _locked(path.with_suffix(".lock")):
+        if not path.exists():
+            _write_whole(path, _compile(find_kernel(name)))
     return time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, where the system has such locks; it goes with the process."""
+    with path.open("w") as file:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _write_whole(path: Path, data: bytes) -> None:

@@ -12,18 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phobos.gguf.quants import GGMLType
+from phobos.kernels.cpu.access import vload_f16, vload_i8_f32, vload_u8, vload_u8_f32
 from phobos.kernels.cpu.layout import PACKED, PackedType
-from phobos.kernels.cpu.simd import (
-    inlined,
-    low_bits,
-    shift_words_left,
-    shift_words_right,
-    splat,
-    vload_f16,
-    vload_i8_f32,
-    vload_u8,
-    vload_u8_f32,
-)
+from phobos.kernels.cpu.simd import inlined, low_bits, shift_words_left, shift_words_right, splat
 
 
 class Format(NamedTuple):

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from phobos.kernels.cpu.access import load_i32, load_i64, store_f32, vload, vstore
 from phobos.kernels.cpu.compiler import Float, Int, kernel
 from phobos.kernels.cpu.layout import BLOCK
 from phobos.kernels.cpu.simd import (
     absolute,
     inlined,
-    load_i32,
-    load_i64,
     max_lanes,
     maximum,
     round_to_int,
     splat,
-    store_f32,
     store_narrow_i8,
     sum_lanes,
     sum_lanes_i32,
-    vload,
-    vstore,
     zeros,
 )
 

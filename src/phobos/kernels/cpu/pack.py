@@ -6,9 +6,10 @@ the first row. Lanes past `n_out` are left as they are: zero, in fresh memory.
 
 from __future__ import annotations
 
+from phobos.kernels.cpu.access import load_u8, load_u16, load_u32, store_u8, store_u16, store_u32
 from phobos.kernels.cpu.compiler import Int, Kernel, kernel
 from phobos.kernels.cpu.layout import GROUP
-from phobos.kernels.cpu.simd import inlined, load_u8, load_u16, load_u32, store_u8, store_u16, store_u32
+from phobos.kernels.cpu.simd import inlined
 
 
 @inlined

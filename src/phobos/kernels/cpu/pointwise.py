@@ -5,18 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from phobos.gguf.quants import GGMLType
-from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
-from phobos.kernels.cpu.elementary import gelu, gelu_tanh, hyperbolic_tangent, relu, relu_squared, silu
-from phobos.kernels.cpu.formats import FORMATS, Format
-from phobos.kernels.cpu.layout import BLOCK, GROUP, Header
-from phobos.kernels.cpu.norm import is_mine, quantize_block, share_of
-from phobos.kernels.cpu.simd import (
-    inlined,
+from phobos.kernels.cpu.access import (
     load_f32,
     load_i32,
     load_i64,
     load_u8,
-    splat,
     store_f32,
     vload,
     vload_bf16,
@@ -24,6 +17,12 @@ from phobos.kernels.cpu.simd import (
     vstore,
     vstore_u8,
 )
+from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cpu.elementary import gelu, gelu_tanh, hyperbolic_tangent, relu, relu_squared, silu
+from phobos.kernels.cpu.formats import FORMATS, Format
+from phobos.kernels.cpu.layout import BLOCK, GROUP, Header
+from phobos.kernels.cpu.norm import is_mine, quantize_block, share_of
+from phobos.kernels.cpu.simd import inlined, splat
 
 _TOKENS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.TOKENS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
 

@@ -8,22 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from phobos.kernels.cpu.access import load_f32, load_i32, load_i64, store_f32, vload, vscatter_f16, vstore, vstore_f16
 from phobos.kernels.cpu.compiler import Float, Int, kernel
 from phobos.kernels.cpu.elementary import cosine_sine
 from phobos.kernels.cpu.layout import KEY_TILE, Header
 from phobos.kernels.cpu.norm import inverse_rms
-from phobos.kernels.cpu.simd import (
-    inlined,
-    load_f32,
-    load_i32,
-    load_i64,
-    splat,
-    store_f32,
-    vload,
-    vscatter_f16,
-    vstore,
-    vstore_f16,
-)
+from phobos.kernels.cpu.simd import inlined, splat
 
 _POSITIONS, _SLOTS = 8 * Header.POSITIONS, 8 * Header.SLOTS
 

@@ -6,9 +6,10 @@ returns, to be parked, when none has come for a while.
 
 from __future__ import annotations
 
+from phobos.kernels.cpu.access import load_i64, store_i64
 from phobos.kernels.cpu.compiler import Int, kernel
 from phobos.kernels.cpu.layout import RECORD_WORDS, WAIT_FLAG, Control
-from phobos.kernels.cpu.simd import inlined, load_i64, store_i64
+from phobos.kernels.cpu.simd import inlined
 from phobos.kernels.cpu.sync import atomic_load, call_step, pause, wait_for_all
 
 SPINS = 20000  # about a millisecond

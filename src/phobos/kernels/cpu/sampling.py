@@ -20,22 +20,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from phobos.kernels.cpu.access import load_f32, load_i32, load_i64, store_f32, store_i32, store_i64, vload, vstore
 from phobos.kernels.cpu.compiler import Float, Int, kernel
 from phobos.kernels.cpu.elementary import exponential
-from phobos.kernels.cpu.simd import (
-    load_f32,
-    load_i32,
-    load_i64,
-    max_lanes,
-    maximum,
-    splat,
-    store_f32,
-    store_i32,
-    store_i64,
-    sum_lanes,
-    vload,
-    vstore,
-)
+from phobos.kernels.cpu.simd import max_lanes, maximum, splat, sum_lanes
 
 _BLOCK = 64
 _MAX_SORTED = 1024  # more candidates than this are drawn from in no particular order
