@@ -9,13 +9,31 @@ import click
 from phobos import library, log
 from phobos.commands import options
 from phobos.commands.completion import complete_model
-from phobos.commands.flags import with_flags
+from phobos.commands.flags import flag, with_flags
 from phobos.commands.help import PhobosCommand
+
+MEASURE = "Measuring"
+BENCH_FLAGS = [
+    flag("--n-prompt", "-p", group=MEASURE, type=click.IntRange(min=0), default=512, metavar="N",
+         help="Tokens of the prompt run; 0 leaves it out."),
+    flag("--n-gen", "-n", group=MEASURE, type=click.IntRange(min=0), default=128, metavar="N",
+         help="Tokens of the decode run; 0 leaves it out."),
+    flag("--depth", "-d", group=MEASURE, type=click.IntRange(min=0), multiple=True, default=[0], metavar="N",
+         help="Tokens the context holds already (may be given several times)."),
+    flag("--rows", group=MEASURE, type=click.IntRange(min=1), multiple=True, default=[1], metavar="N",
+         help="Conversations that decode together (may be given several times)."),
+    flag("--repetitions", "-r", group=MEASURE, type=click.IntRange(min=1), default=5, metavar="N",
+         help="Timed runs of each kind; the median counts."),
+    flag("--against", group=MEASURE, type=click.Choice(["llama.cpp"]), without="Phobos alone",
+         help="Run the peer in turn with Phobos."),
+    flag("--threads", "-t", group=MEASURE, type=click.IntRange(min=1), without="one a core", metavar="N",
+         help="Threads that compute."),
+]  # fmt: skip
 
 
 @click.command("bench", cls=PhobosCommand)
 @click.argument("file", metavar="FILE", shell_complete=complete_model)
-@with_flags(options.ENGINE_FLAGS, options.JSON_FLAG, options.GENERAL_FLAGS)
+@with_flags(BENCH_FLAGS, options.JSON_FLAG, options.GENERAL_FLAGS)
 def command(file: str, **values: Any) -> int:
     """Measure prompt (pp) and decode (tg) speed, as llama-bench reports them."""
     log.configure(values["log"] or "off")

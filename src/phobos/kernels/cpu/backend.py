@@ -27,10 +27,11 @@ from phobos.kernels.cpu.layout import (
 )
 from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
 from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.report import print_census, print_memory, reports_memory, requested_pass
 from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
 from phobos.kernels.cpu.team import Team
 from phobos.kernels.cpu.weights import Weight, fill_weights, packer_of, plan_weights
-from phobos.program.steps import Embed, MatMul, Program, weights_of
+from phobos.program.steps import Buffer, Embed, MatMul, Program, weights_of
 
 COMPILING_SHARE = 0.4  # of the load's progress
 
@@ -80,6 +81,10 @@ class CpuBackend:
         self._buffer_arena = lowering.arena
         self._steps = self._encode(self._launches, progress)
         self._fill(gguf, progress)
+        self._n_passes = 0
+        self._reported_pass, self._reports_memory = requested_pass(), reports_memory()
+        if self._reports_memory:
+            print_memory("after loading", self.memory())
         self._team = Team(self.n_threads, self._steps.ctypes.data, len(self._launches))
         self._logits = self._logits_view(lowering.at(program.logits))
         progress(replace(self._loading, stage="ready", fraction=1.0, detail=""))
@@ -156,8 +161,26 @@ class CpuBackend:
         self._header[Header.N_ROWS] = n_rows
         self._header[Header.N_OUTPUTS] = n_outputs
         self._header[Header.PASS] = (int(self._header[Header.PASS]) + 1) & 0x3FFFFFFF
-        self._team.run()
+        self._n_passes += 1
+        if self._n_passes == self._reported_pass:
+            self._report()
+        else:
+            self._team.run()
+        if self._reports_memory:
+            print_memory(f"after pass {self._n_passes} of {n_rows} rows", self.memory())
         return self._logits[:n_outputs]
+
+    def _report(self) -> None:
+        """Run this pass step by step and print what each took."""
+
+        def rows_of(launch: Launch) -> int:
+            per_output = any(b.per_output for b in vars(launch.op).values() if isinstance(b, Buffer))
+            return int(self._header[Header.N_OUTPUTS if per_output else Header.N_ROWS])
+
+        def run_launch(index: int) -> None:
+            self._team.run(self._steps.ctypes.data + 8 * RECORD_WORDS * index, 1)
+
+        print_census(self._n_passes, self._launches, self._weights, rows_of, run_launch)
 
     def copy_rows(self, source: int, target: int, n_rows: int) -> None:
         """See `Backend.copy_rows`."""

@@ -26,8 +26,7 @@ class Team:
             raise ValueError(f"a team of {n_threads} threads")
         self.n_threads = n_threads
         self._control = np.zeros(CONTROL_WORDS, np.int64)
-        self._control[Control.STEPS] = steps
-        self._control[Control.N_STEPS] = n_steps
+        self._steps, self._n_steps = steps, n_steps
         addresses = load_kernels(KERNELS)
         self._run_steps = ENTRY_TYPE(addresses["run:run_steps"])
         self._serve = ENTRY_TYPE(addresses["run:serve"])
@@ -43,8 +42,10 @@ class Team:
         for worker in self._workers:
             worker.start()
 
-    def run(self) -> None:
-        """One pass over the steps; the GIL is released while it runs."""
+    def run(self, steps: int | None = None, n_steps: int | None = None) -> None:
+        """One pass over the steps, or over these; the GIL is released while it runs."""
+        self._control[Control.STEPS] = self._steps if steps is None else steps
+        self._control[Control.N_STEPS] = self._n_steps if n_steps is None else n_steps
         self._control[Control.PASS] += 1
         for thread in range(1, self.n_threads):
             if self._parked[thread]:

@@ -1,0 +1,160 @@
+"""Measures the runs and prints the table of `phobos-cli bench`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phobos import __version__
+from phobos.bench.peer import open_peer
+from phobos.bench.runs import Run, plan_runs
+from phobos.counters import CardInfo, ModelInfo
+from phobos.gguf.reader import open_gguf
+from phobos.kernels import open_backend
+from phobos.kernels.backend import Backend, Batch
+from phobos.kernels.cpu.limits import MachineLimits, measure_limits
+from phobos.settings import EngineSettings
+
+SEED = 20261129
+
+
+@dataclass(frozen=True)
+class Result:
+    """Tokens a second: the median of the repeats, and the least and the most."""
+
+    run: str
+    median: float
+    low: float
+    high: float
+    weights_gbs: float
+    peer_median: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours to the peer's."""
+        return self.median / self.peer_median if self.peer_median else None
+
+
+class Subject:
+    """Phobos as it is measured: a backend, driven without an engine."""
+
+    def __init__(self, backend: Backend, seed: int) -> None:
+        self._backend = backend
+        self._random = np.random.default_rng(seed)
+
+    def fill(self, run: Run) -> None:
+        """Put `depth` tokens into each slot of the run."""
+        for slot in range(run.n_rows):
+            for start in range(0, run.depth, 512):
+                self._pass(min(512, run.depth - start), start, slot)
+
+    def time(self, run: Run) -> float:
+        """Seconds of the timed part."""
+        self.fill(run)
+        started = time.perf_counter()
+        if run.n_prompt:
+            self._pass(run.n_prompt, run.depth, 0)
+        for i in range(run.n_generate):
+            self._decode(run.n_rows, run.depth + i)
+        return time.perf_counter() - started
+
+    def _tokens(self, n: int) -> np.ndarray:
+        return self._random.integers(0, self._backend.limits.n_vocab, n, dtype=np.int32)
+
+    def _pass(self, n: int, position: int, slot: int) -> None:
+        positions = np.arange(position, position + n, dtype=np.int32)
+        self._backend.run(Batch(self._tokens(n), positions, np.full(n, slot, np.int32), np.array([n - 1], np.int32)))
+
+    def _decode(self, n_rows: int, position: int) -> None:
+        rows = np.arange(n_rows, dtype=np.int32)
+        self._backend.run(Batch(self._tokens(n_rows), np.full(n_rows, position, np.int32), rows, rows))
+
+
+def measure(
+    time_ours: Callable[[Run], float],
+    time_peer: Callable[[Run], float] | None,
+    runs: list[Run],
+    repeats: int,
+    weights_bytes: int,
+) -> list[Result]:
+    """Each run `repeats` times after one to warm up, ours and the peer's in turn."""
+    results = []
+    for run in runs:
+        ours, peers = [], []
+        for repeat in range(repeats + 1):
+            ours_s = time_ours(run)
+            peer_s = time_peer(run) if time_peer is not None and run.n_rows == 1 else None
+            if repeat:
+                ours.append(run.n_tokens / ours_s)
+                peers += [run.n_tokens / peer_s] if peer_s is not None else []
+        median = statistics.median(ours)
+        gbs = median / run.n_rows * weights_bytes / 1e9 if run.n_generate else 0.0
+        peer = statistics.median(peers) if peers else None
+        results.append(Result(run.name, median, min(ours), max(ours), gbs, peer))
+    return results
+
+
+def run(path: Path, values: dict[str, Any]) -> int:
+    """The command: measure and print."""
+    runs = plan_runs(values["n_prompt"], values["n_gen"], list(values["rows"]), list(values["depth"]))
+    n_ctx = max((r.depth + (r.n_prompt or r.n_generate) for r in runs), default=0) + 1
+    settings = EngineSettings(
+        path,
+        n_threads=values["threads"],
+        n_ctx=n_ctx,
+        n_slots=max((r.n_rows for r in runs), default=1),
+        chunk_rows=max(512, values["n_prompt"]),
+    )
+    with open_gguf(path) as gguf:
+        backend, info = open_backend(gguf, settings, lambda progress: None)
+    try:
+        card = backend.describe()
+        limits = measure_limits(card.n_threads)
+        with open_peer(values["against"], path, card.n_threads, n_ctx) as time_peer:
+            results = measure(
+                Subject(backend, SEED).time, time_peer, runs, values["repetitions"], backend.memory()["weights"]
+            )
+    finally:
+        backend.close()
+    if values["as_json"]:
+        print(json.dumps(_as_json(info, card, limits, results), indent=2))
+    else:
+        print_table(info, card, limits, results)
+    return 0
+
+
+def _as_json(info: ModelInfo, card: CardInfo, limits: MachineLimits, results: list[Result]) -> dict[str, Any]:
+    return {
+        "phobos": __version__,
+        "model": info.name,
+        "quantization": info.quantization,
+        "processor": card.name,
+        "path": card.features,
+        "threads": card.n_threads,
+        "limits": asdict(limits),
+        "results": [{**asdict(result), "ratio": result.ratio} for result in results],
+    }
+
+
+def print_table(info: ModelInfo, card: CardInfo, limits: MachineLimits, results: list[Result]) -> None:
+    """A Markdown table, with the machine above it."""
+    print(f"{info.name}, {info.quantization}; Phobos {__version__}")
+    print(f"{card.name}, {card.features}, {card.n_threads} threads; reads {limits.read_gbs:.1f} GB/s, int8 {limits.int8_gops:.0f} Gop/s\n")
+    against = any(result.peer_median for result in results)
+    print("| run | tok/s | spread | GB/s | of limit |" + (" llama.cpp | ratio |" if against else ""))
+    print("|---|---:|---:|---:|---:|" + ("---:|---:|" if against else ""))
+    for r in results:
+        gbs, share = (f"{r.weights_gbs:.1f}", f"{r.weights_gbs / limits.read_gbs:.0%}") if r.weights_gbs else ("", "")
+        line = f"| {r.run} | {r.median:.1f} | {r.low:.1f}-{r.high:.1f} | {gbs} | {share} |"
+        if against:
+            line += f" {r.peer_median:.1f} | {r.ratio:.2f} |" if r.peer_median and r.ratio else "  |  |"
+        print(line)
+    sys.stdout.flush()

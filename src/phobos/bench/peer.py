@@ -1,0 +1,64 @@
+"""llama.cpp as the peer of a bench: its low-level calls through llama-cpp-python, where that is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from phobos.bench.runs import Run
+from phobos.errors import UsageError
+
+N_UBATCH = 512
+
+
+@contextlib.contextmanager
+def open_peer(name: str | None, path: Path, n_threads: int, n_ctx: int) -> Iterator[Callable[[Run], float] | None]:
+    """A function that times a run on the peer, or None where none is asked for."""
+    if name is None:
+        yield None
+        return
+    try:
+        peer = importlib.import_module("llama_cpp.llama_cpp")
+    except ImportError as error:
+        raise UsageError("--against llama.cpp needs llama-cpp-python: install it beside Phobos first") from error
+    log = peer.llama_log_callback(lambda *_: None)
+    peer.llama_log_set(log, None)
+    peer.llama_backend_init()
+    model = peer.llama_model_load_from_file(str(path).encode(), peer.llama_model_default_params())
+    if not model:
+        raise UsageError(f"llama.cpp cannot load {path.name}: leave out --against")
+    params = peer.llama_context_default_params()
+    params.n_ctx, params.n_batch, params.n_ubatch = n_ctx + N_UBATCH, N_UBATCH, N_UBATCH
+    params.n_threads = params.n_threads_batch = n_threads
+    params.flash_attn_type = 1
+    context = peer.llama_init_from_model(model, params)
+    n_vocab = peer.llama_vocab_n_tokens(peer.llama_model_get_vocab(model))
+    try:
+        yield lambda run: _time(peer, context, n_vocab, run)
+    finally:
+        peer.llama_free(context)
+        peer.llama_model_free(model)
+
+
+def _time(peer: Any, context: Any, n_vocab: int, run: Run) -> float:
+    def decode(n: int) -> None:
+        ids = (ctypes.c_int32 * n)(*(random.randrange(n_vocab) for _ in range(n)))
+        if peer.llama_decode(context, peer.llama_batch_get_one(ids, n)) != 0:
+            raise UsageError("llama.cpp refused a batch: leave out --against")
+        peer.llama_synchronize(context)
+
+    peer.llama_memory_clear(peer.llama_get_memory(context), True)
+    for start in range(0, run.depth, N_UBATCH):
+        decode(min(N_UBATCH, run.depth - start))
+    started = time.perf_counter()
+    if run.n_prompt:
+        decode(run.n_prompt)
+    for _ in range(run.n_generate):
+        decode(1)
+    return time.perf_counter() - started

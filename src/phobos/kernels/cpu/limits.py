@@ -1,0 +1,52 @@
+"""Measures the machine's own limits with the kernels of `probe.py`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from phobos.kernels.cpu.compiler import encode_record, find_kernel, load_kernels
+from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.team import Team
+
+REGION_BYTES = 512 << 20
+TURNS = 2_000_000
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class MachineLimits:
+    """GB read from memory a second, and 10⁹ int8 operations a second (a multiply and an add count two)."""
+
+    read_gbs: float
+    int8_gops: float
+
+
+def measure_limits(n_threads: int) -> MachineLimits:
+    """The best of a few runs, about a second in all."""
+    region = Arena(REGION_BYTES)
+    region.bytes[:] = 1
+    out = np.zeros(1024 * n_threads + 64, np.uint8)
+    spare = out.ctypes.data + -out.ctypes.data % 64
+    read_s = _best("probe:read_memory", (spare, region.address, REGION_BYTES), n_threads)
+    turns = TURNS
+    multiply_s = _best("probe:multiply_codes", (spare, region.address, turns), n_threads)
+    operations = find_kernel("probe:multiply_codes").function.__globals__["OPS_A_TURN"] * turns * n_threads
+    return MachineLimits(REGION_BYTES / read_s / 1e9, operations / multiply_s / 1e9)
+
+
+def _best(name: str, arguments: tuple[int, ...], n_threads: int) -> float:
+    """Seconds of the fastest of `REPEATS` runs by a whole team."""
+    record = np.frombuffer(encode_record(load_kernels([name])[name], 0, arguments), np.int64).copy()
+    team = Team(n_threads, record.ctypes.data, 1)
+    try:
+        best = float("inf")
+        for _ in range(REPEATS):
+            started = time.perf_counter()
+            team.run()
+            best = min(best, time.perf_counter() - started)
+        return best
+    finally:
+        team.close()
