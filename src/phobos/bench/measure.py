@@ -147,7 +147,8 @@ def _as_json(info: ModelInfo, card: CardInfo, limits: MachineLimits, results: li
 def print_table(info: ModelInfo, card: CardInfo, limits: MachineLimits, results: list[Result]) -> None:
     """A Markdown table, with the machine above it."""
     print(f"{info.name}, {info.quantization}; Phobos {__version__}")
-    print(f"{card.name}, {card.features}, {card.n_threads} threads; reads {limits.read_gbs:.1f} GB/s, int8 {limits.int8_gops:.0f} Gop/s\n")
+    able = f"reads {limits.read_gbs:.1f} GB/s, multiplies {limits.int8_gops:.0f} Gop/s (int8)"
+    print(f"{card.name}, {card.features}, {card.n_threads} threads; {able}\n")
     against = any(result.peer_median for result in results)
     print("| run | tok/s | spread | GB/s | of limit |" + (" llama.cpp | ratio |" if against else ""))
     print("|---|---:|---:|---:|---:|" + ("---:|---:|" if against else ""))
