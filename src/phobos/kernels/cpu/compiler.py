@@ -38,7 +38,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from phobos.kernels.cpu.features import target
+from phobos.kernels.cpu.features import CPU, target
 from phobos.kernels.cpu.layout import FIRST_ARGUMENT, RECORD_WORDS
 
 Int = int
@@ -173,7 +173,7 @@ def cache_folder() -> Path | None:
         root = Path(named)
     else:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phobos" / "kernels"
-    parts = (*map(importlib.metadata.version, ("numba", "llvmlite")), sys.version, *target())
+    parts = (*map(importlib.metadata.version, ("numba", "llvmlite")), sys.version, CPU.name, *target())
     digest = hashlib.sha256("\0".join(parts).encode())
     folder = root / digest.hexdigest()[:16]
     try:

@@ -1,13 +1,12 @@
 """Which processor the kernels are compiled for, and the one instruction that depends on it.
 
-`CPU` is made once, at import. `PHOBOS_CPU_PATH` forces a narrower path than the host's: `amx`, `avx512vnni`,
-`avxvnni`, `avx2`, `portable`. All paths give the same integers, and `fma` is fused everywhere, so all give the same
+`CPU` is made once, at import. `PHOBOS_CPU_PATH` forces a narrower path than the host's: `avx512vnni`, `avxvnni`,
+ `avx2`, `portable`. All paths give the same integers, and `fma` is fused everywhere, so all give the same
 bits.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 from collections.abc import Callable
@@ -102,13 +101,11 @@ class InstructionPath:
     llvm_features: str | None
     emit_dot4: Callable[[Any, Any, Any, Any], Any]
     has_f16c: bool
-    has_amx: bool = False
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"}
 PATHS = (
-    InstructionPath("amx", _AVX512 | {"amx-tile", "amx-int8"}, None, None, _dot4_avx512, True, has_amx=True),
     InstructionPath(
         "avx512vnni",
         _AVX512,
@@ -143,19 +140,8 @@ def choose_path(forced: str | None, features: frozenset[str], machine: str) -> I
 
 
 def host_features() -> frozenset[str]:
-    """LLVM's names of what the host processor can do and the system lets this process use."""
-    features = frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
-    if "amx-int8" in features and not _request_tiles():
-        features -= {"amx-tile", "amx-int8"}
-    return features
-
-
-def _request_tiles() -> bool:
-    """Linux gives a process the tile registers' state only on request (arch_prctl, ARCH_REQ_XCOMP_PERM)."""
-    if platform.system() != "Linux":
-        return False
-    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
-    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
+    """LLVM's names of what the host processor can do."""
+    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 
 CPU = choose_path(os.environ.get("PHOBOS_CPU_PATH"), host_features(), platform.machine())

@@ -19,28 +19,13 @@ from phobos.kernels.cpu.access import (
     vload,
     vload_bf16,
     vload_f16,
-    vload_i32,
     vload_u8,
     vstore,
     vstore_u8,
 )
-from phobos.kernels.cpu.amx import (
-    clear_first,
-    clear_second,
-    configure_tiles,
-    load_first,
-    load_rows,
-    load_second,
-    multiply_first,
-    multiply_second,
-    release_tiles,
-    store_first,
-    store_second,
-)
 from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
-from phobos.kernels.cpu.features import CPU
 from phobos.kernels.cpu.formats import FORMATS, Format
-from phobos.kernels.cpu.layout import BLOCK, CHUNK_VALUES, GROUP, GROUP_TILE, ROW_TILE, TILED_ROWS, TILED_VALUES, Header
+from phobos.kernels.cpu.layout import BLOCK, CHUNK_VALUES, GROUP, GROUP_TILE, ROW_TILE, Header
 from phobos.kernels.cpu.simd import (
     F32,
     I32,
@@ -163,69 +148,13 @@ def _make_tile_product(block: int, n_rows: int):
     return multiply
 
 
-@cache
-def _make_matrix_product(block: int):
-    """The same with matrix tiles, for up to `TILED_ROWS` rows: products of `TILED_VALUES` inputs go to `spare`, then
-    are scaled and added, four rows at a time."""
-    new_sums, get_sum, put_sum = make_tile(F32, 4 * GROUP_TILE)
-    group_codes, group_scales = GROUP * CHUNK_VALUES, 128 * (CHUNK_VALUES // block)
-    tile_bytes = 64 * TILED_ROWS
-
-    @inlined
-    def add_scaled(products, scales, acc, x, x_stride, n_rows, x_scale, x_sum, first_block, n_blocks):
-        for row in range(0, n_rows, 4):
-            r0, r1 = x + row * x_stride, x + min(row + 1, n_rows - 1) * x_stride
-            r2, r3 = x + min(row + 2, n_rows - 1) * x_stride, x + min(row + 3, n_rows - 1) * x_stride
-            sums = new_sums()
-            for i in range(4 * GROUP_TILE):
-                put_sum(sums, i, vload(acc + 128 * row + 64 * i))
-            for b in range(n_blocks):
-                d = x_scale + 4 * ((first_block + b) * block // BLOCK)
-                s = x_sum + 4 * (first_block + b)
-                for g in range(GROUP_TILE):
-                    at = scales + g * group_scales + 128 * b
-                    scale, minimum = vload(at), vload(at + 64)
-                    product = products + (GROUP_TILE * b + g) * tile_bytes + 64 * row
-                    for m in range(4):
-                        r = r0 if m == 0 else r1 if m == 1 else r2 if m == 2 else r3
-                        total = fma(
-                            to_float(vload_i32(product + 64 * m)),
-                            scale * splat(load_f32(r + d)),
-                            get_sum(sums, 2 * m + g),
-                        )
-                        put_sum(sums, 2 * m + g, fma(minimum, splat(load_f32(r + s)), total))
-            for i in range(4 * GROUP_TILE):
-                vstore(acc + 128 * row + 64 * i, get_sum(sums, i))
-
-    @inlined
-    def multiply(codes, scales, acc, x, x_stride, n_rows, x_scale, x_sum, first_block, n_blocks, spare):
-        step = TILED_VALUES // block
-        for start in range(0, n_blocks, step):
-            n_step = min(step, n_blocks - start)
-            for b in range(n_step):
-                clear_first()
-                clear_second()
-                load_rows(x + (first_block + start + b) * block, x_stride)
-                load_first(codes + (start + b) * block * GROUP, 64)
-                multiply_first()
-                load_second(codes + group_codes + (start + b) * block * GROUP, 64)
-                multiply_second()
-                store_first(spare + GROUP_TILE * b * tile_bytes, 64)
-                store_second(spare + (GROUP_TILE * b + 1) * tile_bytes, 64)
-            add_scaled(
-                spare, scales + 128 * start, acc, x, x_stride, n_rows, x_scale, x_sum, first_block + start, n_step
-            )
-
-    return multiply
-
-
 def _make_multiply_rows(block: int):
-    """`multiply_rows(...)`: all rows by the unpacked groups, in the widest tiles the processor has."""
+    """`multiply_rows(...)`: all rows by the unpacked groups, in tiles as large as the rows left."""
     multiply_tile = _make_tile_product(block, ROW_TILE)
     multiply_one = _make_tile_product(block, 1)
 
     @inlined
-    def by_vectors(codes, scales, acc, x, x_stride, n_rows, x_scale, x_sum, first_block, n_blocks, spare):
+    def multiply_rows(codes, scales, acc, x, x_stride, n_rows, x_scale, x_sum, first_block, n_blocks):
         row = 0
         while row + ROW_TILE <= n_rows:
             at = x + row * x_stride
@@ -236,25 +165,7 @@ def _make_multiply_rows(block: int):
             multiply_one(codes, scales, acc + 128 * row, at, x_stride, x_scale, x_sum, first_block, n_blocks)
             row += 1
 
-    if not CPU.has_amx:
-        return by_vectors
-    multiply_matrix = _make_matrix_product(block)
-
-    @inlined
-    def by_tiles(codes, scales, acc, x, x_stride, n_rows, x_scale, x_sum, first_block, n_blocks, spare):
-        configured = 0
-        for row in range(0, n_rows, TILED_ROWS):
-            n_tile = min(TILED_ROWS, n_rows - row)
-            if n_tile != configured:
-                configure_tiles(spare, n_tile, block)
-                configured = n_tile
-            multiply_matrix(
-                codes, scales, acc + 128 * row, x + row * x_stride, x_stride, n_tile, x_scale, x_sum, first_block,
-                n_blocks, spare,
-            )  # fmt: skip
-        release_tiles()
-
-    return by_tiles
+    return multiply_rows
 
 
 def _make_several_rows(form: Format):
@@ -264,7 +175,6 @@ def _make_several_rows(form: Format):
     block, values, record_bytes = form.kind.block, form.kind.values, form.kind.record_bytes
     codes_bytes = GROUP * CHUNK_VALUES
     scales_bytes = 128 * (CHUNK_VALUES // block)
-    spare_bytes = GROUP_TILE * TILED_VALUES // block * 64 * TILED_ROWS
 
     @inlined
     def several_rows(
@@ -272,8 +182,7 @@ def _make_several_rows(form: Format):
     ):
         codes = scratch
         scales = codes + GROUP_TILE * codes_bytes
-        spare = scales + GROUP_TILE * scales_bytes
-        acc = spare + spare_bytes
+        acc = scales + GROUP_TILE * scales_bytes
         x_scale = n_in
         x_sum = n_in + 4 * (n_in // BLOCK) * (1 if block == BLOCK else 2)
         for i in range(n_rows * GROUP_TILE):
@@ -283,9 +192,7 @@ def _make_several_rows(form: Format):
             for g in range(n_groups):
                 record = w + g * group_bytes + start // values * record_bytes
                 unpack(record, n_values // values, codes + g * codes_bytes, scales + g * scales_bytes)
-            multiply_rows(
-                codes, scales, acc, x, x_stride, n_rows, x_scale, x_sum, start // block, n_values // block, spare
-            )
+            multiply_rows(codes, scales, acc, x, x_stride, n_rows, x_scale, x_sum, start // block, n_values // block)
         for row in range(n_rows):
             for g in range(n_groups):
                 _finish(

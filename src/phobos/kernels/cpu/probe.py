@@ -3,22 +3,8 @@
 from __future__ import annotations
 
 from phobos.kernels.cpu.access import vload_i32, vload_u8, vstore_i32
-from phobos.kernels.cpu.amx import (
-    clear_first,
-    clear_second,
-    configure_tiles,
-    load_first,
-    load_rows,
-    load_second,
-    multiply_first,
-    multiply_second,
-    release_tiles,
-    store_first,
-)
 from phobos.kernels.cpu.compiler import Int, kernel
-from phobos.kernels.cpu.features import CPU
-from phobos.kernels.cpu.layout import BLOCK, TILED_ROWS
-from phobos.kernels.cpu.simd import I32, dot4, inlined, make_tile, zeros_i32
+from phobos.kernels.cpu.simd import I32, dot4, make_tile, zeros_i32
 
 CHAINS = 12  # independent sums, enough to hide an instruction's latency
 new_sums, get_sum, put_sum = make_tile(I32, CHAINS)
@@ -36,8 +22,9 @@ def read_memory(out: Int, source: Int, n_bytes: Int, thread, n_threads):
     vstore_i32(out + 64 * thread, (a + b) + (c + d))
 
 
-@inlined
-def _multiply_vectors(out, source, n_turns):
+@kernel
+def multiply_codes(out: Int, source: Int, n_turns: Int, thread, n_threads):
+    """`CHAINS` products of 64 codes, `n_turns` times on every thread; `out` has a line a thread."""
     sums = new_sums()
     for i in range(CHAINS):
         put_sum(sums, i, zeros_i32())
@@ -48,31 +35,4 @@ def _multiply_vectors(out, source, n_turns):
     total = zeros_i32()
     for i in range(CHAINS):
         total = total + get_sum(sums, i)
-    vstore_i32(out, total)
-
-
-@inlined
-def _multiply_tiles(out, source, n_turns):
-    configure_tiles(out, TILED_ROWS, BLOCK)
-    clear_first()
-    clear_second()
-    load_rows(source, BLOCK)
-    load_first(source, 64)
-    load_second(source, 64)
-    for _ in range(n_turns):
-        multiply_first()
-        multiply_second()
-    store_first(out, 64)
-    release_tiles()
-
-
-_multiply = _multiply_tiles if CPU.has_amx else _multiply_vectors
-
-
-@kernel
-def multiply_codes(out: Int, source: Int, n_turns: Int, thread, n_threads):
-    """The widest int8 product the kernels use, `n_turns` times on every thread; `out` has 1024 bytes a thread."""
-    _multiply(out + 1024 * thread, source, n_turns)
-
-
-OPS_A_TURN = 2 * 2 * TILED_ROWS * 16 * BLOCK if CPU.has_amx else 2 * 64 * CHAINS
+    vstore_i32(out + 64 * thread, total)

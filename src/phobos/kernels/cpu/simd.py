@@ -1,6 +1,6 @@
 """Vector types for kernels, and the few instructions kernels are made of.
 
-With `access.py` (loads and stores), `amx.py` and `sync.py` the only file that writes LLVM IR. A value of type `F32`,
+With `access.py` (loads and stores) and `sync.py` the only file that writes LLVM IR. A value of type `F32`,
 `I32` or `U8` is one LLVM vector of 512 bits (16 floats, 16 integers, 64 bytes); LLVM splits it where registers are
 narrower, so kernels are written once. Memory is addressed by plain integers: an `address` is a byte address.
 
