@@ -30,6 +30,7 @@ from phobos.http.wire import (
     quoted,
     refusal_of,
 )
+from phobos.log import TRACE
 
 log = logging.getLogger("phobos.http")
 
@@ -66,6 +67,8 @@ class Routes:
         if request.method == "OPTIONS":
             return Response(204, headers=self.guard.preflight(request.head))
         handler, _ = _find(request.path)
+        if request.body and log.isEnabledFor(TRACE):
+            log.log(TRACE, "%s %s: %s", request.request_id, request.path, request.body.decode("utf-8", "replace"))
         try:
             return await handler(self, request, channel)
         except Exception as error:
