@@ -14,6 +14,8 @@ from urllib.parse import unquote
 
 from phobos.counters import Counters
 from phobos.http import llama_server, status
+from phobos.http.anthropic import count_tokens, parse_message_job
+from phobos.http.anthropic_reply import anthropic_error
 from phobos.http.fields import decode_object
 from phobos.http.generation import Generations
 from phobos.http.openai import parse_chat, parse_completion
@@ -36,6 +38,7 @@ log = logging.getLogger("phobos.http")
 
 MAX_NAMES_LOGGED = 256
 _MODELS = "/v1/models"
+_MESSAGES = "/v1/messages"
 Handler = Callable[["Routes", Request, Channel], Awaitable[Response | None]]
 
 
@@ -56,7 +59,7 @@ class Routes:
         if refusal is None:
             return None
         log.info("refused %s %s: %d %s", head.method, shown_path(head.path), refusal.status, refusal.code)
-        return refusal.response()
+        return _in_envelope(head.path, refusal, None)
 
     def decorate(self, head: RequestHead | None, request_id: str) -> Headers:
         """Headers every reply carries."""
@@ -77,7 +80,7 @@ class Routes:
             refusal = refusal_of(error)
             if refusal.code == "internal_error":
                 log.error("%s failed: %s", request.request_id, type(error).__name__, exc_info=error)
-            return refusal.response()
+            return _in_envelope(request.path, refusal, request.request_id)
 
     # --- rules ----------------------------------------------------------------------------------------------------
 
@@ -102,6 +105,13 @@ class Routes:
             if name not in self._logged and len(self._logged) < MAX_NAMES_LOGGED:
                 self._logged.add(name)
                 log.info("the request field %s is not known here and is ignored", quoted(name))
+
+
+def _in_envelope(path: str, refusal: Refusal, request_id: str | None) -> Response:
+    """A refusal as the protocol of this path writes it."""
+    if _canonical(path).startswith(_MESSAGES):
+        return anthropic_error(refusal, request_id)
+    return refusal.response()
 
 
 def shown_path(path: str) -> str:
@@ -186,6 +196,19 @@ async def _answer_completion(routes: Routes, request: Request, channel: Channel)
     return await routes.generations.answer(request, job, channel)
 
 
+async def _answer_messages(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    job = parse_message_job(decode_object(request.body), request.request_id, routes.generations.settings)
+    routes.note_ignored(job.ignored)
+    return await routes.generations.answer(request, job, channel)
+
+
+async def _answer_count(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    def count(body: dict[str, Any], model: Any) -> dict[str, Any]:
+        return {**count_tokens(body, model, request.request_id, routes.generations.settings)}
+
+    return await _ask_model(routes, request, count)
+
+
 async def _answer_unknown(routes: Routes, request: Request, channel: Channel) -> Response | None:
     return Refusal(404, "there is nothing here", code="not_found").response()
 
@@ -201,6 +224,8 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "/props": (_answer_props, _GET),
     "/v1/chat/completions": (_answer_chat, _POST),
     "/v1/completions": (_answer_completion, _POST),
+    _MESSAGES: (_answer_messages, _POST),
+    _MESSAGES + "/count_tokens": (_answer_count, _POST),
     "/tokenize": (_answer_tokenize, _POST),
     "/detokenize": (_answer_detokenize, _POST),
     "/apply-template": (_answer_template, _POST),
