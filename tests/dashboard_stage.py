@@ -19,7 +19,7 @@ class Stage:
         self.log = LogRing()
         self.n_quits = 0
         self.now_s = 0.0
-        self.current: Snapshot = self.snapshots[-1]
+        self.current: Snapshot = self.snapshots[0]
         arguments: dict[str, object] = {"animate": False, "wanted_theme": "dark", "ticking": False, **options}
         self.app = PhobosApp(
             lambda: self.current,
@@ -33,6 +33,7 @@ class Stage:
         """Let the app take in the history, and draw the end of it."""
         for snapshot in self.snapshots[:-1]:
             self.app._meter.observe(snapshot)
+        self.current = self.snapshots[-1]
         self.app.tick()
 
     def write_log(self, n_lines: int = 12) -> None:

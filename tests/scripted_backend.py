@@ -63,8 +63,10 @@ class ScriptedTokenizer:
         decoder = self.stream_decoder(special=special)
         return "".join([*(decoder.push(i) for i in ids), decoder.flush()])
 
-    def stream_decoder(self, *, special: bool = False, continues: bool = False) -> StreamDecoder:
-        hidden: frozenset[int] = frozenset() if special else self.control_ids
+    def stream_decoder(
+        self, *, special: bool = False, continues: bool = False, shown: frozenset[int] = frozenset()
+    ) -> StreamDecoder:
+        hidden: frozenset[int] = frozenset() if special else self.control_ids - shown
         return StreamDecoder(self.piece, hidden.__contains__, False)
 
 

@@ -70,6 +70,9 @@ class ScriptedModel:
     prepare_s: float = 0.0
     prepared: list[str] = field(default_factory=list)
 
+    def warm(self) -> None:
+        pass
+
     def prepare(self, request: GenerationRequest) -> tuple[int, ...]:
         self.prepared.append(request.request_id)
         if self.prepare_s:

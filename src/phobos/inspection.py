@@ -74,7 +74,7 @@ def report_on(gguf: GGUF) -> Report:
     """The facts of an open file."""
     arch = _text(gguf, "general.architecture") or "unknown"
     template = _text(gguf, "tokenizer.chat_template")
-    n_vocab = gguf.metadata.get("tokenizer.ggml.tokens")
+    tokens = gguf.metadata.preview("tokenizer.ggml.tokens", 0) if "tokenizer.ggml.tokens" in gguf.metadata else None
     return Report(
         path=str(gguf.paths[0]),
         n_shards=len(gguf.paths),
@@ -91,7 +91,7 @@ def report_on(gguf: GGUF) -> Report:
         n_heads=_number(gguf, f"{arch}.attention.head_count"),
         n_kv_heads=_number(gguf, f"{arch}.attention.head_count_kv"),
         tokenizer=" ".join(filter(None, (_text(gguf, "tokenizer.ggml.model"), _text(gguf, "tokenizer.ggml.pre")))),
-        n_vocab=len(n_vocab) if isinstance(n_vocab, list) else None,
+        n_vocab=tokens[1] if tokens is not None else None,
         bos_id=_number(gguf, "tokenizer.ggml.bos_token_id"),
         eos_id=_number(gguf, "tokenizer.ggml.eos_token_id"),
         dialect=dialect_of(template),
@@ -156,13 +156,13 @@ def _number(gguf: GGUF, key: str) -> int | None:
 
 
 def _fact(key: str, gguf: GGUF) -> Fact:
-    value: Any = gguf.metadata[key]
-    if isinstance(value, list):
-        shown = ", ".join(_preview(item, 24) for item in value[:PREVIEW_ITEMS])
-        more = ", …" if len(value) > PREVIEW_ITEMS else ""
-        kind = type(value[0]).__name__ if value else "nothing"
-        return Fact(key, f"list of {kind}", f"[{shown}{more}]", len(value))
-    return Fact(key, type(value).__name__, _preview(value, PREVIEW_CHARS))
+    listed = gguf.metadata.preview(key, PREVIEW_ITEMS)
+    if listed is None:
+        value = gguf.metadata[key]
+        return Fact(key, type(value).__name__, _preview(value, PREVIEW_CHARS))
+    items, n_items = listed
+    shown = ", ".join(_preview(item, 24) for item in items) + (", …" if n_items > len(items) else "")
+    return Fact(key, f"list of {type(items[0]).__name__}" if items else "list", f"[{shown}]", n_items)
 
 
 def _preview(value: Any, limit: int) -> str:

@@ -22,7 +22,7 @@ from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
 CACHED_VALUE_BYTES = 2
-PROCESS_BYTES = 190 << 20  # the interpreter with its libraries, tokenizer and code
+PROCESS_BYTES = 180_000_000  # the interpreter with its libraries, tokenizer and code
 SPARE = 0.03  # of the available memory, left to the rest of the system
 
 
@@ -38,7 +38,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole answer; bytes. `max_ctx` is the largest context that fits with `n_slots` slots, 0 if none does."""
+    """The whole answer; bytes. `max_ctx` is the largest context that fits with `n_slots` slots, 0 if none does.
+
+    `file_bytes` are the file's own pages, read while it is packed: not part of the total, since the system takes them
+    back as soon as memory is short.
+    """
 
     path: str
     architecture: str
@@ -48,6 +52,7 @@ class Plan:
     cache_bytes_per_token: int
     parts: tuple[Part, ...]
     total_bytes: int
+    file_bytes: int
     memory_total: int | None
     memory_available: int | None
     fits: bool
@@ -89,6 +94,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         cache_bytes_per_token=per_token,
         parts=parts,
         total_bytes=total,
+        file_bytes=on_disk,
         memory_total=have.total,
         memory_available=have.available,
         fits=fits,

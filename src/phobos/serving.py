@@ -94,6 +94,7 @@ class Loader(threading.Thread):
             engine = start_engine(self._settings, self._counters, LoadLog())
             self.engine = engine
             self._listener.attach(engine)
+            engine.model.warm()
             log_ready(engine, self._counters, time.monotonic() - began_s)
         except Exception as error:
             logger.debug("loading failed", exc_info=True)

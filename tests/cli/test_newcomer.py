@@ -160,6 +160,9 @@ def test_inspect_and_models(models_folder: Path, tiny: Path, capsys: pytest.Capt
     assert cli.main(["inspect", "tiny", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["architecture"], report["n_layers"], report["n_ctx"], report["problem"]) == ("llama", 2, 1536, None)
+    facts = {fact["key"]: fact for fact in report["metadata"]}
+    assert facts["tokenizer.ggml.tokens"]["text"] == "['<unk>', '<s>', '</s>', '<0x00>', …]"
+    assert facts["tokenizer.ggml.tokens"]["n_items"] == 300 and facts["llama.block_count"]["text"] == "2"
     assert report["n_vocab"] == 300 and len(report["tensors"]) == len({t["name"] for t in report["tensors"]}) > 10
     assert cli.main(["models", "--json"]) == 0
     listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)["models"]}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phobos.chat.dialects.scanner import Consumed, Content
 from phobos.chat.events import (
     Finished,
     PromptLogprobs,
@@ -21,7 +22,7 @@ from phobos.chat.events import (
 )
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.engine.sampler import Logprobs, Sampler, resolve_sampling
-from phobos.engine.sequence import Admission, Consumed, Content, Sequence
+from phobos.engine.sequence import Admission, Sequence
 from phobos.kernels.cpu.rows import RowKernels
 from scripted_backend import BOS, END, Collector, ScriptedTokenizer
 
@@ -33,7 +34,7 @@ LETTERS = ScriptedTokenizer(
 class AngleScanner:
     """Text between `<t>` and `</t>` is reasoning; `!x` becomes a call; held back while it may be a marker."""
 
-    sees_control = False
+    shown_ids: frozenset[int] = frozenset()
 
     def __init__(self) -> None:
         self.in_reasoning = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 
@@ -189,6 +190,15 @@ def test_port_zero_is_told(serve):
         pass
 
 
+def test_a_client_accepted_as_the_server_ends_is_closed(serve):
+    for _ in range(10):
+        server = serve()
+        with socket.create_connection(server.where, timeout=2):
+            server.listener.close(0)
+        server.engine.close()
+    gc.collect()  # a socket that was lost would warn here
+
+
 def test_the_port_answers_before_anything_is_loaded(serve):
     assert serve(load=False).get("/").body == b"phobos-inference"
 
@@ -205,6 +215,13 @@ def test_logs_hold_no_content_and_errors_no_paths(serve, caplog):
     assert secret not in caplog.text and "topsecretkey" not in caplog.text
     assert "odd-field" in caplog.text
     assert b"/secret/place" not in props.body and props.json["model_path"] == "model.gguf"
+
+
+def test_only_trace_logs_hold_content(serve, caplog):
+    server = serve()
+    with caplog.at_level(5, "phobos.http"):
+        server.post(CHAT, chat("in plain sight"))
+    assert "in plain sight" in caplog.text
 
 
 def test_an_unknown_path_is_noted_in_the_log(serve, caplog):

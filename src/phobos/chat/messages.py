@@ -99,6 +99,7 @@ class GenerationRequest:
     top_logprobs: int | None = None  # None: no log-probabilities; 0: the chosen token's only
     echo: bool = False
     thinking: bool = False
+    thinking_optional: bool = False  # reasoning is wanted only of a model that knows it
     thinking_budget: int | None = None
     reasoning_effort: str | None = None
     preserve_thinking: bool | None = None

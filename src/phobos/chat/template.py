@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -309,6 +310,13 @@ def find_template(metadata: Mapping[str, Any], override: str | None = None) -> s
         plain, tooled = own.removesuffix("\n"), with_tools.removesuffix("\n")
         return f"{{% if tools %}}{tooled}{{% else %}}{plain}{{% endif %}}"
     return own
+
+
+def without_tools(template: ChatTemplate) -> ChatTemplate:
+    """The template as one that has no words for tools, so that they are written out as text."""
+    plain = copy(template)
+    plain.traits = replace(template.traits, knows_tools=False, knows_calls=False)
+    return plain
 
 
 def make_template(source: str, tokenizer: Tokenizer, assistant_markers: frozenset[str] = frozenset()) -> ChatTemplate:

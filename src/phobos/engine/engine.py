@@ -126,6 +126,7 @@ class Engine:
         if not 0 < len(tokens) < model.n_ctx:
             raise ContextLengthError(len(tokens), model.n_ctx)
         sampling = resolve_sampling(request.sampling, model.settings.sampling, model.sampling)
+        scanner = model.open_scanner(request, tokens)
         sequence = Sequence(
             request,
             tokens,
@@ -134,8 +135,8 @@ class Engine:
             n_ctx=model.n_ctx,
             max_tokens=model.settings.sampling.max_tokens,
             choice=choice,
-            scanner=model.open_scanner(request),
-            constraint=model.open_constraint(request),
+            scanner=scanner,
+            constraint=model.open_constraint(request, scanner),
             submitted_s=time.monotonic(),
             queue_wait_s=queue_wait_s,
         )
@@ -219,6 +220,9 @@ class Engine:
         runs = [_next_rows(ticket.sequence, n) for ticket, n in passed]
         if self._deadline_s is None:
             self.counters.state = "PREFILL" if chunks else "DECODE"
+        for (ticket, _), rows in zip(passed, runs, strict=True):
+            if rows.n_outputs and ticket.sequence.constraint is not None:
+                ticket.sequence.constraint.prepare()
         started_s = time.perf_counter()
         logits = self.model.backend.run(build_batch(runs))[:, : self._n_vocab]
         self._account(len(decoding), sum(n for _, n in chunks), time.perf_counter() - started_s)

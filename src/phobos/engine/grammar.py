@@ -2,7 +2,7 @@
 
 A `Grammars` belongs to one model; any thread may use it. Grammars are compiled once and kept, the most recently used
 of them; a sequence works on a copy. What cannot be enforced is a `RequestError` that says why. The library's view of
-the vocabulary takes seconds to build, so that is begun at once, in the background.
+the vocabulary takes seconds to build: `warm` begins with it in the background, else the first request waits for it.
 
 The text that a grammar speaks of is the text a dialect's scanner sees: control tokens that the dialect uses as markers
 are spelled out in it, all others may not be chosen but to end the answer.
@@ -77,7 +77,7 @@ class Grammars:
         self.all_but_ends = ~self.mask_of(vocabulary.end_ids)
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, Plan] = OrderedDict()
-        self._library: Future[Any] = self.pool.submit(self._build)
+        self._library: Future[Any] | None = None
 
     def _build(self) -> Any:
         """The library's view of the vocabulary."""
@@ -97,7 +97,14 @@ class Grammars:
     @property
     def library(self) -> Any:
         """The library's view of the vocabulary; waits until it is there."""
-        return self._library.result()
+        return self.warm().result()
+
+    def warm(self) -> Future[Any]:
+        """Begin to build the library's view of the vocabulary, if that was not done."""
+        with self._lock:
+            if self._library is None:
+                self._library = self.pool.submit(self._build)
+            return self._library
 
     def plan(self, request: GenerationRequest) -> Plan | None:
         """What binds this request's answers; None where they are free. Raises `RequestError`."""

@@ -6,17 +6,19 @@ backend only by the engine's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from phobos.chat.dialects import knows_reasoning
+from phobos.chat.dialects.scanner import Scanner
 from phobos.chat.messages import GenerationRequest
 from phobos.chat.template import ChatTemplate, encode_prompt, make_template
 from phobos.counters import LoadProgress, ModelInfo
+from phobos.engine.answers import Answers, choose_answers
 from phobos.engine.sampler import MAX_TOP_LOGPROBS, Constraint
-from phobos.engine.sequence import TextScanner
 from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
@@ -30,7 +32,7 @@ from phobos.settings import EngineSettings, SamplingDefaults
 class Model:
     """A loaded model. `created` is in Unix seconds; `sampling` are the model file's own defaults.
 
-    `scanners` and `constraints` make the state machines of one request, or None where it needs none.
+    `answers` makes what reads and binds the answer to one request; None where the model has no such thing.
     """
 
     path: Path
@@ -47,31 +49,37 @@ class Model:
     settings: EngineSettings
     info: ModelInfo
     supports_thinking: bool = False
-    scanners: Callable[[GenerationRequest], TextScanner | None] | None = None
-    constraints: Callable[[GenerationRequest], Constraint | None] | None = None
+    answers: Answers | None = None
 
     @property
     def supports_tools(self) -> bool:
         """Whether calls can be offered, enforced and read."""
-        return self.scanners is not None and self.constraints is not None
+        return self.answers is not None and self.template is not None
 
     @property
     def supports_grammar(self) -> bool:
         """Whether a shape of the answer can be enforced."""
-        return self.constraints is not None
+        return self.answers is not None
 
-    def open_scanner(self, request: GenerationRequest) -> TextScanner | None:
-        """What takes reasoning and calls out of this request's answer."""
-        return self.scanners(request) if self.scanners is not None and request.is_chat else None
+    def open_scanner(self, request: GenerationRequest, tokens: Sequence[int]) -> Scanner | None:
+        """What takes reasoning and calls out of the answer to these prompt tokens."""
+        return self.answers.scanner(request, tokens) if self.answers is not None else None
 
-    def open_constraint(self, request: GenerationRequest) -> Constraint | None:
-        """What binds this request's answer."""
-        return self.constraints(request) if self.constraints is not None else None
+    def open_constraint(self, request: GenerationRequest, scanner: Scanner | None) -> Constraint | None:
+        """What binds this request's answer, which this scanner reads."""
+        return self.answers.binding(request, scanner) if self.answers is not None else None
+
+    def warm(self) -> None:
+        """Begin in the background with what the first tool call or output format would wait for."""
+        if self.answers is not None:
+            self.answers.grammars.warm()
 
     def prepare(self, request: GenerationRequest) -> tuple[int, ...]:
         """The tokens of the prompt. Raises `RequestError` for what this model cannot do, `ContextLengthError` for a
         prompt that leaves no room for an answer."""
         self._check(request)
+        if self.answers is not None:
+            self.answers.check(request)
         tokens = self._encode_chat(request) if request.is_chat else self._encode_prompt(request)
         param = "messages" if request.is_chat else "prompt"
         if not tokens:
@@ -195,6 +203,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
         backend, info = open_backend(gguf, settings, progress)
         try:
             tokenizer, template = words.result()
+            answers, template = choose_answers(template, tokenizer)
             sampling_kernels.result()
         except BaseException:
             backend.close()
@@ -211,12 +220,18 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
         tokenizer=tokenizer,
         template=template,
         backend=backend,
-        dialect_name=info.dialect,
+        dialect_name=answers.dialect.name,
         sampling=read_sampling(gguf.metadata),
         settings=settings,
-        info=info,
-        supports_thinking=template is not None and "enable_thinking" in template.source,
+        info=replace(info, dialect=answers.dialect.name),
+        supports_thinking=template is not None and _knows_thinking(template, answers),
+        answers=answers,
     )
+
+
+def _knows_thinking(template: ChatTemplate, answers: Answers) -> bool:
+    """Whether reasoning can be asked for: the template takes the wish, or always has the dialect's block."""
+    return template.traits.knows_thinking or knows_reasoning(answers.dialect, template.source)
 
 
 def _load_words(gguf: GGUF, settings: EngineSettings) -> tuple[Tokenizer, ChatTemplate | None]:

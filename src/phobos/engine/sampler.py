@@ -28,6 +28,9 @@ MAX_TOP_LOGPROBS = 32
 class Constraint(Protocol):
     """What may follow, as a grammar sees it; one a sequence, used by the engine thread."""
 
+    def prepare(self) -> None:
+        """A pass begins whose logits the next mask is for: its computation may begin too."""
+
     def mask(self) -> IntArray | None:
         """int32 [ceil(n_vocab / 32)]: bit `i % 32` of word `i // 32` is set where token `i` may follow; None: any."""
 

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from phobos.chat.dialects.scanner import Consumed, Content
 from phobos.chat.events import (
     Event,
     Finished,
@@ -53,22 +54,7 @@ class Vocabulary(Protocol):
     control_ids: frozenset[int]
 
     def piece(self, token_id: int) -> bytes: ...
-    def stream_decoder(self, *, special: bool = False, continues: bool = False) -> Decoder: ...
-
-
-@dataclass(frozen=True)
-class Content:
-    """Characters that belong to the answer, as they were generated."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Consumed:
-    """`n_chars` generated characters that became `events`, or a marker that became none."""
-
-    n_chars: int
-    events: tuple[Event, ...] = ()
+    def stream_decoder(self, *, continues: bool = False, shown: frozenset[int] = frozenset()) -> Decoder: ...
 
 
 class TextScanner(Protocol):
@@ -78,7 +64,10 @@ class TextScanner(Protocol):
     it is clear what it is. `flush` accounts for the rest.
     """
 
-    sees_control: bool  # control tokens are spelled out in the text it is given
+    @property
+    def shown_ids(self) -> frozenset[int]:
+        """The control tokens that are spelled out in the text it is given."""
+
     in_reasoning: bool  # the next token counts as reasoning
 
     def push(self, text: str) -> Iterable[Content | Consumed]: ...
@@ -133,9 +122,8 @@ class Sequence:
         self._vocabulary = vocabulary
         self._scanner = scanner
         fresh = bool(self.tokens) and self.tokens[-1] in vocabulary.control_ids
-        self._decoder = vocabulary.stream_decoder(
-            special=scanner is not None and scanner.sees_control, continues=not fresh
-        )
+        shown = scanner.shown_ids if scanner is not None else frozenset()
+        self._decoder = vocabulary.stream_decoder(continues=not fresh, shown=shown)
         self._matcher = StopMatcher(request.stop, ignore_leading=request.ignore_leading_stop)
         self._unfinished: list[TokenLogprob] = []  # entries of tokens whose characters are not all there
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")  # tells whether bytes wait for more

@@ -52,6 +52,13 @@ class Metadata(Mapping[str, Value]):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
+    def preview(self, key: str, n_items: int) -> tuple[list[Any], int] | None:
+        """The first items of an array and how many there are, without decoding the rest; None for other values."""
+        entry = self._entries[key]
+        if entry.type != ARRAY:
+            return None
+        return decode_array(self._bytes(entry), 0, entry.element, min(n_items, entry.count))[0], entry.count
+
     def _bytes(self, entry: Entry) -> bytes:
         try:
             return self._data[entry.start : entry.end]

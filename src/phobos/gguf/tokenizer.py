@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _BLANK = "\u2581"  # SentencePiece's visible blank
 _STRIPPED = " \t\n\v\f\r"
 _NOTHING: frozenset[str] = frozenset()
+_NOTHING_SHOWN: frozenset[int] = frozenset()
 
 
 class MetadataFile(Protocol):
@@ -121,9 +122,12 @@ class Tokenizer:
             data = data.removeprefix(b" ")
         return data.decode("utf-8", "replace")
 
-    def stream_decoder(self, *, special: bool = False, continues: bool = False) -> StreamDecoder:
-        """A decoder for one sequence; its arguments are those of `decode`."""
-        hidden: frozenset[int] = frozenset() if special else self.control_ids
+    def stream_decoder(
+        self, *, special: bool = False, continues: bool = False, shown: frozenset[int] = _NOTHING_SHOWN
+    ) -> StreamDecoder:
+        """A decoder for one sequence; its arguments are those of `decode`. `shown` are control tokens to write out
+        where the others are not."""
+        hidden: frozenset[int] = frozenset() if special else self.control_ids - shown
         return StreamDecoder(self.piece, hidden.__contains__, self._codec.drops_blank and not continues)
 
     def piece(self, token_id: int) -> bytes:

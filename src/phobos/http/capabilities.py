@@ -16,7 +16,7 @@ def check_request(request: GenerationRequest, model: ServedModel) -> None:
         raise _unsupported("response_format", "this model cannot be held to an output format")
     if request.tool_choice.kind in ("required", "function") and not model.supports_grammar:
         raise _unsupported("tool_choice", "this model cannot be made to call a tool")
-    if request.thinking and not model.supports_thinking:
+    if request.thinking and not request.thinking_optional and not model.supports_thinking:
         field = "reasoning_effort" if request.reasoning_effort not in (None, "none") else "enable_thinking"
         raise _unsupported(field, "this model's chat format has no reasoning")
     if request.suffix is not None and not getattr(model, "supports_infill", False):

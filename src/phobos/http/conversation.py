@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from phobos.chat.messages import Message, Role, ToolCall
+from phobos.chat.messages import Message, Role, ToolCall, ToolSpec
 from phobos.errors import RequestError
 from phobos.http.wire import quoted
 
@@ -25,14 +25,39 @@ _ROLES: dict[str, Role] = {
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 
+class CallBook:
+    """Which calls a conversation has made, and which of them have no answer yet."""
+
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+        self._seen: set[str] = set()
+
+    def note_call(self, call_id: str, place: str) -> None:
+        """A call is made. Raises `RequestError` for an id that was used before."""
+        if call_id in self._seen:
+            raise RequestError(
+                f"{place}: the call id {quoted(call_id)} is used twice", code="invalid_tool_call", param=place
+            )
+        self._seen.add(call_id)
+        self._open.add(call_id)
+
+    def note_result(self, call_id: str | None, place: str) -> None:
+        """A call is answered. Raises `RequestError` where no open call has this id."""
+        if call_id is None:
+            raise RequestError(f"{place} is required on a tool's result", code="invalid_tool_result", param=place)
+        if call_id not in self._open:
+            reason = "is answered twice" if call_id in self._seen else "answers no call made before it"
+            raise RequestError(f"{place} {quoted(call_id)} {reason}", code="invalid_tool_result", param=place)
+        self._open.discard(call_id)
+
+
 def parse_messages(value: Any, *, param: str = "messages") -> tuple[Message, ...]:
     """The conversation. Raises `RequestError`."""
     if not isinstance(value, list):
         raise _invalid(f"{param} must be a list of messages", param)
     if not value:
         raise _invalid(f"{param} must hold at least one message", param)
-    open_calls: set[str] = set()
-    seen_calls: set[str] = set()
+    calls = CallBook()
     messages = []
     for index, item in enumerate(value):
         place = f"{param}[{index}]"
@@ -40,29 +65,28 @@ def parse_messages(value: Any, *, param: str = "messages") -> tuple[Message, ...
             raise _invalid(f"{place} must be an object with a role and content", place)
         message = _parse_message(item, place)
         for call in message.tool_calls:
-            if call.id in seen_calls:
-                raise RequestError(
-                    f"{place}: the call id {quoted(call.id)} is used twice",
-                    code="invalid_tool_call",
-                    param=f"{place}.tool_calls",
-                )
-            seen_calls.add(call.id)
-            open_calls.add(call.id)
+            calls.note_call(call.id, f"{place}.tool_calls")
         if message.role == "tool":
-            _check_result(message, place, open_calls, seen_calls)
+            calls.note_result(message.tool_call_id, f"{place}.tool_call_id")
         messages.append(message)
     return tuple(messages)
 
 
-def _check_result(message: Message, place: str, open_calls: set[str], seen_calls: set[str]) -> None:
-    call_id = message.tool_call_id
-    where = f"{place}.tool_call_id"
-    if call_id is None:
-        raise RequestError(f"{where} is required on a tool message", code="invalid_tool_result", param=where)
-    if call_id not in open_calls:
-        reason = "is answered twice" if call_id in seen_calls else "answers no call made before it"
-        raise RequestError(f"{where} {quoted(call_id)} {reason}", code="invalid_tool_result", param=where)
-    open_calls.discard(call_id)
+def is_continued(messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], place: str) -> bool:
+    """Whether the last message is the assistant's and to be continued; `place` names it. Raises `RequestError` where
+    it cannot be."""
+    last = messages[-1]
+    if last.role != "assistant":
+        return False
+    if last.tool_calls or (tools and last.content):
+        raise _invalid(f"{place}: an assistant message cannot be continued together with tools", place)
+    if not last.content:
+        return False
+    if last.content[-1].isspace():
+        raise _invalid(
+            f"{place}: an assistant message that is to be continued must not end in white space", f"{place}.content"
+        )
+    return True
 
 
 def _parse_message(item: dict[str, Any], place: str) -> Message:

@@ -146,6 +146,11 @@ class Listener:
         watch = loop.create_task(self._watch(generations))
         self._ready.set()
         await self._stop.wait()
+        # A connection that was accepted a moment ago becomes a member within two turns of the loop; asyncio would
+        # lose its socket if the server were closed before that. So stop accepting first, and close then.
+        loop.remove_reader(self._socket)
+        for _ in range(3):
+            await asyncio.sleep(0)
         server.close()
         await self._drain(generations)
         watch.cancel()
@@ -163,8 +168,6 @@ class Listener:
         """Answer what runs while there is time, then end it properly, then end it."""
         stopping = UnavailableError("the server is shutting down")
         generations.admission.close(stopping)
-        for _ in range(3):  # a client accepted just now joins the roster within two turns of the loop
-            await asyncio.sleep(0)
         for connection in list(self._roster.members):
             connection.retire()
         loop = asyncio.get_running_loop()

@@ -14,7 +14,6 @@ from msgspec import Meta
 
 from phobos.chat.messages import (
     GenerationRequest,
-    Message,
     OutputFormat,
     SamplingParams,
     ToolChoice,
@@ -22,7 +21,7 @@ from phobos.chat.messages import (
 )
 from phobos.chat.tool_schemas import parse_tools
 from phobos.errors import RequestError
-from phobos.http.conversation import parse_messages
+from phobos.http.conversation import is_continued, parse_messages
 from phobos.http.fields import convert, sort_fields
 from phobos.http.generation import Job
 from phobos.http.openai_reply import ChatDialect, CompletionDialect
@@ -137,7 +136,7 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
         output=parse_output(asked.response_format),
         sampling=_sampling(asked),
         max_tokens=asked.max_completion_tokens or asked.max_tokens,
-        stop=_stops(asked.stop),
+        stop=parse_stops(asked.stop),
         ignore_leading_stop=bool(asked.ignore_leading_stop),
         n=asked.n or 1,
         top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
@@ -146,7 +145,8 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
         reasoning_effort=asked.reasoning_effort,
         preserve_thinking=asked.preserve_thinking,
         prefill_thinking=settings.prefill_thinking,
-        continue_assistant=_continues(messages, tools, settings),
+        continue_assistant=settings.continue_assistant
+        and is_continued(messages, tools, f"messages[{len(messages) - 1}]"),
         template_kwargs=kwargs,
         cache_slot=asked.cache_slot,
         cache_prompt=asked.cache_prompt is not False,
@@ -169,7 +169,7 @@ def parse_completion(body: dict[str, Any], request_id: str, settings: ServeSetti
             suffix=asked.suffix,
             sampling=_sampling(asked),
             max_tokens=asked.max_tokens,
-            stop=_stops(asked.stop),
+            stop=parse_stops(asked.stop),
             ignore_leading_stop=bool(asked.ignore_leading_stop),
             n=asked.n or 1,
             top_logprobs=asked.logprobs or None,
@@ -215,12 +215,13 @@ def _logit_bias(value: dict[str, float] | None) -> Mapping[int, float]:
     return biases
 
 
-def _stops(value: str | list[str] | None) -> tuple[str, ...]:
+def parse_stops(value: str | list[str] | None, field: str = "stop") -> tuple[str, ...]:
+    """The stop strings. Raises `RequestError` naming the field."""
     stops = (value,) if isinstance(value, str) else tuple(value or ())
     if len(stops) > MAX_STOPS:
-        raise RequestError(f"stop holds {len(stops)} strings, and at most {MAX_STOPS} are taken", param="stop")
+        raise RequestError(f"{field} holds {len(stops)} strings, and at most {MAX_STOPS} are taken", param=field)
     if "" in stops:
-        raise RequestError("stop holds an empty string", param="stop")
+        raise RequestError(f"{field} holds an empty string", param=field)
     return stops
 
 
@@ -257,29 +258,6 @@ def _parse_thinking(asked: ChatFields) -> tuple[bool, dict[str, Any]]:
     if wanted is None:
         wanted = asked.reasoning_effort not in (None, "none")
     return wanted, kwargs
-
-
-def _continues(messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], settings: ServeSettings) -> bool:
-    """Whether the last, assistant, message is to be continued. Raises `RequestError` where it cannot be."""
-    last = messages[-1]
-    if last.role != "assistant" or not settings.continue_assistant:
-        return False
-    place = f"messages[{len(messages) - 1}]"
-    if last.tool_calls or (tools and last.content):
-        raise RequestError(
-            f"{place}: an assistant message cannot be continued together with tools",
-            code="invalid_message",
-            param=place,
-        )
-    if not last.content:
-        return False
-    if last.content[-1].isspace():
-        raise RequestError(
-            f"{place}: an assistant message that is to be continued must not end in white space",
-            code="invalid_message",
-            param=f"{place}.content",
-        )
-    return True
 
 
 def _parse_tool_choice(value: Any, tools: tuple[ToolSpec, ...]) -> ToolChoice:

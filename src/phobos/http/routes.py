@@ -14,6 +14,8 @@ from urllib.parse import unquote
 
 from phobos.counters import Counters
 from phobos.http import llama_server, status
+from phobos.http.anthropic import count_tokens, parse_message_job
+from phobos.http.anthropic_reply import anthropic_error
 from phobos.http.fields import decode_object
 from phobos.http.generation import Generations
 from phobos.http.openai import parse_chat, parse_completion
@@ -30,11 +32,13 @@ from phobos.http.wire import (
     quoted,
     refusal_of,
 )
+from phobos.log import TRACE
 
 log = logging.getLogger("phobos.http")
 
 MAX_NAMES_LOGGED = 256
 _MODELS = "/v1/models"
+_MESSAGES = "/v1/messages"
 Handler = Callable[["Routes", Request, Channel], Awaitable[Response | None]]
 
 
@@ -55,7 +59,7 @@ class Routes:
         if refusal is None:
             return None
         log.info("refused %s %s: %d %s", head.method, shown_path(head.path), refusal.status, refusal.code)
-        return refusal.response()
+        return _in_envelope(head.path, refusal, None)
 
     def decorate(self, head: RequestHead | None, request_id: str) -> Headers:
         """Headers every reply carries."""
@@ -66,6 +70,8 @@ class Routes:
         if request.method == "OPTIONS":
             return Response(204, headers=self.guard.preflight(request.head))
         handler, _ = _find(request.path)
+        if request.body and log.isEnabledFor(TRACE):
+            log.log(TRACE, "%s %s: %s", request.request_id, request.path, request.body.decode("utf-8", "replace"))
         try:
             return await handler(self, request, channel)
         except Exception as error:
@@ -74,7 +80,7 @@ class Routes:
             refusal = refusal_of(error)
             if refusal.code == "internal_error":
                 log.error("%s failed: %s", request.request_id, type(error).__name__, exc_info=error)
-            return refusal.response()
+            return _in_envelope(request.path, refusal, request.request_id)
 
     # --- rules ----------------------------------------------------------------------------------------------------
 
@@ -99,6 +105,13 @@ class Routes:
             if name not in self._logged and len(self._logged) < MAX_NAMES_LOGGED:
                 self._logged.add(name)
                 log.info("the request field %s is not known here and is ignored", quoted(name))
+
+
+def _in_envelope(path: str, refusal: Refusal, request_id: str | None) -> Response:
+    """A refusal as the protocol of this path writes it."""
+    if _canonical(path).startswith(_MESSAGES):
+        return anthropic_error(refusal, request_id)
+    return refusal.response()
 
 
 def shown_path(path: str) -> str:
@@ -183,6 +196,19 @@ async def _answer_completion(routes: Routes, request: Request, channel: Channel)
     return await routes.generations.answer(request, job, channel)
 
 
+async def _answer_messages(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    job = parse_message_job(decode_object(request.body), request.request_id, routes.generations.settings)
+    routes.note_ignored(job.ignored)
+    return await routes.generations.answer(request, job, channel)
+
+
+async def _answer_count(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    def count(body: dict[str, Any], model: Any) -> dict[str, Any]:
+        return {**count_tokens(body, model, request.request_id, routes.generations.settings)}
+
+    return await _ask_model(routes, request, count)
+
+
 async def _answer_unknown(routes: Routes, request: Request, channel: Channel) -> Response | None:
     return Refusal(404, "there is nothing here", code="not_found").response()
 
@@ -198,6 +224,8 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "/props": (_answer_props, _GET),
     "/v1/chat/completions": (_answer_chat, _POST),
     "/v1/completions": (_answer_completion, _POST),
+    _MESSAGES: (_answer_messages, _POST),
+    _MESSAGES + "/count_tokens": (_answer_count, _POST),
     "/tokenize": (_answer_tokenize, _POST),
     "/detokenize": (_answer_detokenize, _POST),
     "/apply-template": (_answer_template, _POST),

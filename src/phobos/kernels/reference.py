@@ -41,9 +41,9 @@ _ERF: Callable[[FloatArray], FloatArray] = np.vectorize(math.erf, otypes=[np.flo
 
 
 def silu(x: FloatArray) -> FloatArray:
-    """x / (1 + e^-x)."""
-    half = x * np.float32(0.5)
-    return np.asarray(half * (1 + np.tanh(half)))  # the same, and no overflow
+    """x / (1 + e^-x), written so that nothing overflows."""
+    small = np.exp(-np.abs(x))
+    return np.asarray(x * np.where(x >= 0, 1, small) / (1 + small))
 
 
 def gelu_tanh(x: FloatArray) -> FloatArray:

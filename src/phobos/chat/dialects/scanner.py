@@ -43,6 +43,7 @@ Piece = Content | Consumed
 class Scanner:
     """See the module. Owned by one sequence.
 
+    `shown_ids` are the control tokens whose spelling stands in the text it is given; calls get none of `used_ids`.
     `in_reasoning`: the next character is reasoning. `opening`: the call at hand, from the moment it opened.
     `answer_from`: the position at which the answer begins, behind the thinking block if there was one.
     """
@@ -54,7 +55,9 @@ class Scanner:
         *,
         in_reasoning: bool = False,
         used_ids: Collection[str] = (),
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
+        self.shown_ids = shown_ids
         self.in_reasoning = in_reasoning
         self.opening: Opening | None = None
         self.answer_from = 0

@@ -71,13 +71,16 @@ class RowKernels:
         self._bins: FloatArray = np.empty(_N_BINS, np.float32)
         self._top_ids: IntArray = np.empty(n_vocab, np.int32)
         self._result: npt.NDArray[np.int64] = np.empty(1, np.int64)
+        self._result_at, self._work_at, self._bins_at, self._top_ids_at = (
+            _address(a) for a in (self._result, self._work, self._bins, self._top_ids)
+        )
         self._memory = tuple(_address(a) for a in (self._order, self._weights, self._maxima))
+        self._functions = {name: ENTRY_TYPE(address) for name, address in self._addresses.items()}
 
     def _call(self, name: str, *arguments: int | float) -> None:
         """Run one kernel; the GIL is released while it runs."""
-        address = self._addresses[name]
-        record = ctypes.create_string_buffer(encode_record(address, 0, arguments))
-        ENTRY_TYPE(address)(ctypes.addressof(record), 0, 1)
+        record = ctypes.create_string_buffer(encode_record(self._addresses[name], 0, arguments))
+        self._functions[name](ctypes.addressof(record), 0, 1)
 
     def draw(
         self,
@@ -98,11 +101,11 @@ class RowKernels:
         row = self._adjust(self._row(logits), chain, mask, seen_ids, seen_counts)
         self._call(
             "sampling:draw",
-            _address(self._result),
+            self._result_at,
             row,
             self._n_vocab,
             *self._memory,
-            _address(self._bins),
+            self._bins_at,
             float(chain.scale),
             chain.top_k,
             float(chain.typical_p),
@@ -123,7 +126,7 @@ class RowKernels:
             "sampling:adjust",
             row,
             self._n_vocab,
-            _address(self._work),
+            self._work_at,
             _address(chain.bias_ids),
             _address(chain.bias_values),
             len(chain.bias_ids),
@@ -135,7 +138,7 @@ class RowKernels:
             float(chain.presence),
             float(chain.frequency),
         )
-        return _address(self._work)
+        return self._work_at
 
     def log_probabilities(self, logits: FloatArray, token: int, n_top: int) -> tuple[float, IntArray, FloatArray]:
         """The natural log-probability of `token`, and the ids and log-probabilities of the `n_top` best, best first
@@ -143,11 +146,11 @@ class RowKernels:
         n_top = min(n_top, self._n_vocab)
         self._call(
             "sampling:read_top",
-            _address(self._result),
+            self._result_at,
             self._row(logits),
             self._n_vocab,
             *self._memory,
-            _address(self._top_ids),
+            self._top_ids_at,
             n_top,
         )
         greatest, total = self._result.view(np.float32)

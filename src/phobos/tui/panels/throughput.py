@@ -34,27 +34,28 @@ class ThroughputPanel(Panel):
 
 def _half(name: str, rate: Rate, width: int, height: int, colour: str, palette: Palette) -> Lines:
     """Exactly `height` lines."""
-    label, axis = _label(name, rate, width, colour, palette), _axis(rate, width, palette)
+    label, axis = _label(name, rate, width, colour, palette), _axis(rate, width, width, palette)
     if height < 5:
         return [label, *_number(rate, colour, palette), axis][:height]
     if height < _STACKED_FROM:
-        return [label, *_beside(rate, width, height - 2, colour, palette), axis]
+        return [label, *_beside(rate, width, height - 1, colour, palette)]
     spare = 1 if height >= 11 else 0
     plot = _plot(rate, width, height - 5 - spare, colour, palette)
     return [label, *_number(rate, colour, palette), *([Content()] * spare), *plot, axis]
 
 
 def _beside(rate: Rate, width: int, height: int, colour: str, palette: Palette) -> Lines:
-    """Number at the left, plot at the right of it; `height` is 3 at least."""
+    """Number at the left, plot at the right of it, axis under both; `height` is 4 at least."""
     number = _number(rate, colour, palette)
     number_width = max(_NUMBER_WIDTH, number[0].cell_length + 2)
-    above = (height - len(number)) // 2
-    number = [*[Content()] * above, *number, *[Content()] * (height - len(number) - above)]
-    plot = _plot(rate, max(0, width - number_width), height, colour, palette)
-    return [
-        Content.assemble(a.pad_right(max(0, number_width - a.cell_length)), b)
-        for a, b in zip(number, plot, strict=True)
-    ]
+    n_rows = height - 1
+    above = (n_rows - len(number)) // 2
+    number = [*[Content()] * above, *number, *[Content()] * (n_rows - len(number) - above)]
+    plot_width = max(0, width - number_width)
+    plot = _plot(rate, plot_width, n_rows, colour, palette)
+    padded = [row.pad_right(max(0, number_width - row.cell_length)) for row in number]
+    rows = [Content.assemble(left, right) for left, right in zip(padded, plot, strict=True)]
+    return [*rows, _axis(rate, width, plot_width, palette)]
 
 
 def _label(name: str, rate: Rate, width: int, colour: str, palette: Palette) -> Content:
@@ -77,8 +78,11 @@ def _plot(rate: Rate, width: int, height: int, colour: str, palette: Palette) ->
     return area(rate.history, width, height, scale, palette.ramp(colour, height, 0.45), palette.faint)
 
 
-def _axis(rate: Rate, width: int, palette: Palette) -> Content:
-    """The span of time at the left, the peak at the right."""
-    span = f"{2 * width * HISTORY_STEP_S:.0f} s"
+def _axis(rate: Rate, width: int, plot_width: int, palette: Palette) -> Content:
+    """The plot's span of time under its left end, the peak at the right."""
     peak = Content.assemble(("peak ", palette.dim), (rate_text(rate.peak), palette.text))
-    return Content.assemble((span, palette.dim), " " * max(1, width - len(span) - peak.cell_length), peak)
+    span = f"{2 * plot_width * HISTORY_STEP_S:.0f} s"
+    if width - plot_width + len(span) + 1 + peak.cell_length > width:
+        span = ""  # no room for it under a narrow plot
+    left = Content.styled(" " * (width - plot_width) + span, palette.dim)
+    return Content.assemble(left, " " * max(1, width - left.cell_length - peak.cell_length), peak)

@@ -10,6 +10,9 @@ from phobos.tui.panels.status import StatusPanel
 from phobos.tui.screens.live import LiveScreen
 from phobos.tui.screens.opening import SkyView
 
+#: Where on its path the moon is when loading begins: just clear of the planet, with all of it on the screen.
+_FIRST = 0.42
+
 
 class LoadingScreen(LiveScreen):
     """Also shown for a load that failed: then the reason stands where the progress was."""
@@ -27,7 +30,7 @@ class LoadingScreen(LiveScreen):
         """Move the moon: it stands where the load stands, in steps of a hundredth."""
         if self.moment is not None and self.query(SkyView):
             along = round(self.moment.snapshot.load.fraction, 2)
-            self.query_one(SkyView).show(0.25 + 0.75 * max(0.0, min(1.0, along)), 1.0)
+            self.query_one(SkyView).show(_FIRST + (1 - _FIRST) * max(0.0, min(1.0, along)), 1.0)
 
     def on_mount(self) -> None:
         self.query_one(LogPanel).focus()

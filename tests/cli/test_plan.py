@@ -1,0 +1,59 @@
+"""`plan` against what loaded models take: part by part with tiny models, and the whole peak with real ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from golden.values import find_model
+from phobos.gguf.quants import GGMLType
+from phobos.gguf.reader import open_gguf
+from phobos.kernels import open_backend
+from phobos.plan import make_plan
+from phobos.settings import EngineSettings
+from tiny_models import PACKED_TYPES, RECIPES, write_tiny_model
+
+MODELS = (
+    "SmolLM2-135M-Instruct-Q4_1.gguf",
+    "gemma-3-270m-Q4_K_M.gguf",
+    "qwen2.5-coder-0.5b-instruct-Q4_K_M.gguf",
+    "qwen2.5-coder-1.5b-instruct-Q4_K_M.gguf",
+)
+
+
+@pytest.mark.parametrize("recipe", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize("kinds", [(GGMLType.F32,), PACKED_TYPES], ids=["f32", "packed"])
+def test_parts_are_what_the_backend_takes(tmp_path: Path, recipe: str, kinds: tuple[GGMLType, ...]) -> None:
+    path = write_tiny_model(RECIPES[recipe], tmp_path / "m.gguf", kinds)
+    settings = EngineSettings(path, n_ctx=1024, n_slots=2, n_threads=2)
+    planned = {part.name: part.n_bytes for part in make_plan(settings).parts}
+    with open_gguf(path) as gguf:
+        backend, _ = open_backend(gguf, settings, lambda progress: None)
+        try:
+            held = backend.memory()
+        finally:
+            backend.close()
+    for name, n_bytes in held.items():
+        assert planned[name] == pytest.approx(n_bytes, rel=0.05, abs=200_000), name
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.parametrize("n_ctx", [512, 2048, 8192])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_total_is_the_measured_peak(name: str, n_ctx: int) -> None:
+    path = find_model(name)
+    if path is None:
+        pytest.skip(f"{name} is not here: run make test-models")
+    if not Path("/proc/self/smaps").exists():
+        pytest.skip("this system does not tell the peak")
+    plan = make_plan(EngineSettings(path, n_ctx=n_ctx, n_slots=1))
+    command = [sys.executable, str(Path(__file__).with_name("measure_peak.py")), str(path), str(n_ctx)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True, timeout=600)
+    peak = int(done.stdout)
+    without_file = peak - plan.file_bytes  # the system may or may not have taken the file's pages back by then
+    assert any(abs(plan.total_bytes - measured) <= 0.05 * measured for measured in (peak, without_file)), (plan, peak)
