@@ -71,7 +71,9 @@ class PhobosApp(App[None]):
         ticking: bool = True,
     ) -> None:
         self.terminal = terminal
-        monochrome = "NO_COLOR" in os.environ  # before Textual takes it out
+        monochrome = bool(os.environ.get("NO_COLOR"))
+        if not monochrome:
+            os.environ.pop("NO_COLOR", None)  # Textual would take an empty one for a wish
         super().__init__(ansi_color=True if monochrome else None)
         for theme in THEMES:
             self.register_theme(theme)
