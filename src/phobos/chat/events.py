@@ -54,6 +54,13 @@ class PromptLogprobs:
 
 
 @dataclass(frozen=True)
+class Scores:
+    """Natural log-probabilities a `ScoreRequest` asked for, in the order of its targets."""
+
+    rows: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
 class ReasoningDelta:
     """A piece of the reasoning."""
 
@@ -115,5 +122,7 @@ class Failed:
     error: PhobosError
 
 
-Event = Started | TextDelta | PromptLogprobs | ReasoningDelta | ToolCallStart | ToolCallDelta | Finished | Failed
+Event = (
+    Started | TextDelta | PromptLogprobs | Scores | ReasoningDelta | ToolCallStart | ToolCallDelta | Finished | Failed
+)
 Sink = Callable[[Event], None]

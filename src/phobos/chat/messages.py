@@ -113,3 +113,18 @@ class GenerationRequest:
     def is_chat(self) -> bool:
         """Whether the model's chat format is wanted."""
         return self.prompt is None
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """Asks how probable given tokens are, generating nothing.
+
+    `targets` are rows, rising, each with the tokens whose probability is wanted after it (row `i` has read
+    `tokens[: i + 1]`); the last of them is the last row.
+    """
+
+    request_id: str
+    tokens: tuple[int, ...]
+    targets: tuple[tuple[int, tuple[int, ...]], ...]
+    cache_slot: int | None = None
+    cache_prompt: bool = True

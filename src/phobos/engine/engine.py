@@ -19,12 +19,13 @@ from collections.abc import Sequence as Listing
 from dataclasses import replace
 
 from phobos.chat.events import Event, Failed, Sink
-from phobos.chat.messages import GenerationRequest
+from phobos.chat.messages import GenerationRequest, ScoreRequest
 from phobos.counters import Counters
 from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting, plan_reuse
 from phobos.engine.model import Model
 from phobos.engine.sampler import Sampler, read_logprobs, resolve_sampling
 from phobos.engine.scheduler import Pace, PromptView, Rows, build_batch, plan_chunks
+from phobos.engine.scoring import Scoring
 from phobos.engine.sequence import Admission, Sequence
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
 from phobos.kernels.backend import FloatArray
@@ -41,7 +42,7 @@ NO_TOKEN = "the model gave no token that may follow; try again without a constra
 class Ticket:
     """A submitted sequence, as its submitter holds it."""
 
-    def __init__(self, sequence: Sequence, sink: Sink, wake: Callable[[], None]) -> None:
+    def __init__(self, sequence: Sequence | Scoring, sink: Sink, wake: Callable[[], None]) -> None:
         self.sequence = sequence
         self._sink = sink
         self._wake = wake
@@ -123,8 +124,7 @@ class Engine:
         Raises `UnavailableError` where the engine has failed or is closing.
         """
         model = self.model
-        if not 0 < len(tokens) < model.n_ctx:
-            raise ContextLengthError(len(tokens), model.n_ctx)
+        self._check_length(tokens)
         sampling = resolve_sampling(request.sampling, model.settings.sampling, model.sampling)
         scanner = model.open_scanner(request, tokens)
         sequence = Sequence(
@@ -140,6 +140,18 @@ class Engine:
             submitted_s=time.monotonic(),
             queue_wait_s=queue_wait_s,
         )
+        return self._enqueue(sequence, sink)
+
+    def score(self, request: ScoreRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> Ticket:
+        """Queue a scoring; `sink` gets `Started`, `Scores` and `Finished`, or `Failed`. Raises as `submit` does."""
+        self._check_length(request.tokens)
+        return self._enqueue(Scoring(request, submitted_s=time.monotonic(), queue_wait_s=queue_wait_s), sink)
+
+    def _check_length(self, tokens: Listing[int]) -> None:
+        if not 0 < len(tokens) < self.model.n_ctx:
+            raise ContextLengthError(len(tokens), self.model.n_ctx)
+
+    def _enqueue(self, sequence: Sequence | Scoring, sink: Sink) -> Ticket:
         ticket = Ticket(sequence, sink, self._wake)
         with self._changed:
             if self.failure is not None:
@@ -235,16 +247,19 @@ class Engine:
         self._publish()
 
     def _view_prompts(self, prompts: Listing[Ticket]) -> list[PromptView]:
-        """The running prompts, as the scheduler sees them; one at a time of those whose rows all give logits."""
+        """The running prompts, as the scheduler sees them; those whose rows give logits share what a pass can give."""
         views = []
-        told = [t for t in prompts if t.sequence.wants_prompt_logprobs]
-        turn = min(told, key=lambda t: t.sequence.last_turn, default=None)
-        for key, ticket in enumerate(prompts):
+        n_spare = self._n_prompt_outputs
+        for key, ticket in sorted(enumerate(prompts), key=lambda item: item[1].sequence.last_turn):
             sequence = ticket.sequence
+            n_left = sequence.n_prompt - sequence.n_rows
             n_most = None
-            if sequence.wants_prompt_logprobs:
-                n_most = self._n_prompt_outputs if ticket is turn else 0
-            views.append(PromptView(key, sequence.n_prompt - sequence.n_rows, sequence.last_turn, n_most))
+            if sequence.first_told is not None:
+                n_silent = max(0, sequence.first_told - sequence.n_rows)
+                n_telling = min(n_spare, n_left - n_silent)
+                n_spare -= n_telling
+                n_most = n_silent + n_telling
+            views.append(PromptView(key, n_left, sequence.last_turn, n_most))
         return views
 
     def _account(self, n_decoding: int, n_prompt_rows: int, seconds: float) -> None:
@@ -277,8 +292,10 @@ class Engine:
             else:
                 ticket.deliver(events)
 
-    def _read_rows(self, sequence: Sequence, logits: FloatArray, was_prefill: bool) -> list[Event]:
+    def _read_rows(self, sequence: Sequence | Scoring, logits: FloatArray, was_prefill: bool) -> list[Event]:
         """What the client is to receive because these rows have run."""
+        if isinstance(sequence, Scoring):
+            return sequence.read(logits, self._kernels, time.monotonic())
         if was_prefill and sequence.wants_prompt_logprobs:
             self._read_prompt_logprobs(sequence, logits)
         if sequence.is_prefill:
@@ -317,7 +334,7 @@ class Engine:
             sequence = ticket.sequence
             sources = self._sources(sequence)
             pinned = sequence.request.cache_slot if sequence.choice == 0 else None
-            plan = plan_reuse(sequence.prompt, self._slots.view(), pinned=pinned, sources=sources)
+            plan = plan_reuse(sequence.reusable, self._slots.view(), pinned=pinned, sources=sources)
             if plan is None:
                 continue  # its own slot is busy: others may pass
             n_idle -= 1
@@ -325,16 +342,16 @@ class Engine:
                 self._waiting.remove(ticket)
                 self._admit(ticket, plan)
 
-    def _sources(self, sequence: Sequence) -> frozenset[int] | None:
+    def _sources(self, sequence: Sequence | Scoring) -> frozenset[int] | None:
         """The slots a sequence may take a prefix from; None for all."""
         request = sequence.request
-        if sequence.wants_prompt_logprobs:
+        if sequence.first_told == 0:
             return frozenset()
         if request.cache_prompt and self.model.settings.prefix_cache:
             return None
         return frozenset(slot for slot, owner in self._owners.items() if owner == request.request_id)
 
-    def _is_held(self, sequence: Sequence, plan: ReusePlan, sources: frozenset[int] | None) -> bool:
+    def _is_held(self, sequence: Sequence | Scoring, plan: ReusePlan, sources: frozenset[int] | None) -> bool:
         """Whether a running prompt is about to compute what this one shares with it."""
         for ticket in self._running:
             other = ticket.sequence
@@ -345,7 +362,7 @@ class Engine:
             is_sibling = other.request.request_id == sequence.request.request_id
             is_source = plan.source == other.admission.slot
             least = 1 if is_sibling or is_source else HOLD_TOKENS
-            if is_worth_waiting(sequence.prompt, plan.n_reused, other.prompt, other.n_rows, least):
+            if is_worth_waiting(sequence.reusable, plan.n_reused, other.prompt, other.n_rows, least):
                 return True
         return False
 
@@ -453,11 +470,11 @@ class Engine:
         self.counters.live = tuple(t.sequence.describe() for t in [*self._running, *self._waiting])
 
 
-def _next_rows(sequence: Sequence, n_rows: int) -> Rows:
+def _next_rows(sequence: Sequence | Scoring, n_rows: int) -> Rows:
     """The next rows of a sequence; logits are wanted where a token is to be chosen or told about."""
     if sequence.admission is None:
         raise AssertionError("a running sequence has a slot")
     first, last = sequence.n_rows, sequence.n_rows + n_rows
-    tells_all = sequence.is_prefill and sequence.wants_prompt_logprobs
-    n_outputs = n_rows if tells_all else int(last >= sequence.n_prompt)
+    told = sequence.first_told
+    n_outputs = int(last >= sequence.n_prompt) if told is None else max(0, last - max(first, told))
     return Rows(sequence.admission.slot, first, sequence.tokens[first:last], n_outputs)

@@ -156,6 +156,16 @@ class Sequence:
         """Whether the logits of the prompt's rows are wanted too; then nothing of it can be reused."""
         return self.request.echo and self.wants_logprobs
 
+    @property
+    def first_told(self) -> int | None:
+        """The first row of the prompt whose logits are wanted; None: only the last one's are."""
+        return 0 if self.is_prefill and self.wants_prompt_logprobs else None
+
+    @property
+    def reusable(self) -> IntArray:
+        """The tokens of which all but the last may be found in a slot."""
+        return self.prompt
+
     def admit(self, admission: Admission) -> list[Event]:
         """The sequence has its slot."""
         self.admission = admission

@@ -80,20 +80,27 @@ class Tokenizer:
         strips = self.control_ids if vocabulary.strips_after_control else frozenset()
         self._stripping_ids = strips - {vocabulary.ids.get(text, -1) for text in ("<unk>", "<s>", "<|endoftext|>")}
 
-    def encode(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
+    def encode(self, text: str, *, special: bool = False, bos: bool = False, continues: bool = False) -> list[int]:
         """Tokens of a text. `special`: spellings of control tokens in it become those tokens. `bos`: begin with BOS
-        where the file says so, unless the text already does. Raises `RequestError` for text that is not Unicode."""
+        where the file says so, unless the text already does. `continues`: the text goes on from other tokens, so no
+        blank is put before it. Raises `RequestError` for text that is not Unicode."""
         runs = self._control_finder.split(text) if special else ((text, False),)
-        ids = self.encode_runs(runs)
+        ids = self.encode_runs(runs, continues=continues)
         if bos and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
 
-    def encode_runs(self, runs: Iterable[tuple[str, bool]], *, spelled_out: frozenset[str] = _NOTHING) -> list[int]:
+    def encode_runs(
+        self,
+        runs: Iterable[tuple[str, bool]],
+        *,
+        spelled_out: frozenset[str] = _NOTHING,
+        continues: bool = False,
+    ) -> list[int]:
         """Tokens of runs of text, each with whether it is one token's spelling. Each plain run is encoded whole;
         user-defined tokens in `spelled_out` are not recognised inside plain runs."""
         ids: list[int] = []
-        fresh = True  # nothing or a control token stands before
+        fresh = not continues  # nothing or a control token stands before
         stripping = False
         for text, is_token in runs:
             if is_token:

@@ -161,6 +161,16 @@ class RowKernels:
         ids = ids[ids >= 0].copy()
         return float(logits[token] - log_total), ids, logits[ids] - log_total
 
+    def log_probabilities_of(self, logits: FloatArray, tokens: IntArray) -> FloatArray:
+        """The natural log-probabilities of `tokens`; NaN where the row is no distribution."""
+        self._call(
+            "sampling:read_top", self._result_at, self._row(logits), self._n_vocab, *self._memory, self._top_ids_at, 0
+        )
+        greatest, total = self._result.view(np.float32)
+        if total <= 0:
+            return np.full(len(tokens), np.nan, np.float32)
+        return logits[tokens] - np.float32(float(greatest) + math.log(total))
+
     def _row(self, logits: FloatArray) -> int:
         """The address of a row that is as the kernels take it."""
         if logits.dtype != np.float32 or logits.shape != (self._n_vocab,) or not logits.flags.c_contiguous:
