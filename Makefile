@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LISTEN ?= 127.0.0.1:8080
+CODE := src tests scripts
 ORDINARY := not slow and not referee
 
 .PHONY: serve test test-slow check format bench referee test-models docs clean help
@@ -50,16 +51,16 @@ test-slow: $(VENV)/.dev
 	@$(BIN)/pytest -m "slow and not referee" --timeout=1800
 
 check: $(VENV)/.dev
-	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }
-	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet $(CODE) || { echo "run make format" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet $(CODE)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python scripts/check_budget.py
 	@$(BIN)/python scripts/write_cli_docs.py --check
 
 format: $(VENV)/.dev
-	@$(BIN)/ruff format .
-	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format $(CODE)
+	@$(BIN)/ruff check --fix $(CODE)
 
 docs: $(VENV)/.dev
 	@$(BIN)/python scripts/write_cli_docs.py
