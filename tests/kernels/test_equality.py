@@ -1,0 +1,156 @@
+"""Bit-exact rows: `==`, not closeness, over threads, prompt chunks, company and reused prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from golden import values
+from phobos.archs import build_program
+from phobos.gguf.quants import GGMLType
+from phobos.gguf.reader import open_gguf
+from phobos.gguf.tokenizer import load_tokenizer
+from phobos.kernels.backend import Backend, BackendLimits, Batch
+from phobos.kernels.cpu.backend import CpuBackend
+from tiny_models import PACKED_TYPES, RECIPES, make_tokens, write_tiny_model
+
+N_SLOTS = 3
+# All packed types; a model whose rows are whole blocks of 32 only; a model of windows.
+TINY = {
+    "llama": PACKED_TYPES,
+    "qwen2": (GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.Q5_1),
+    "gemma3": (GGMLType.Q4_K, GGMLType.Q6_K),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, what it reads, how logits are wanted, and the logits of a plain run: one prompt in chunks of 512."""
+
+    path: Path
+    tokens: np.ndarray
+    positions: tuple[int, ...]
+    plain: np.ndarray
+
+
+@contextmanager
+def opened(path: Path, n_ctx: int, n_threads: int = 2) -> Iterator[Backend]:
+    with open_gguf(path) as gguf:
+        program = build_program(gguf)
+        limits = BackendLimits(n_ctx, N_SLOTS, max_rows=600, max_outputs=16, n_vocab=program.n_vocab)
+        backend = CpuBackend(program, gguf, limits, n_threads, lambda progress: None)
+        try:
+            yield backend
+        finally:
+            backend.close()
+
+
+def read(
+    backend: Backend,
+    tokens: np.ndarray,
+    positions: tuple[int, ...],
+    *,
+    chunk: int = 512,
+    slot: int = 0,
+    start: int = 0,
+    company: Callable[[int], Batch | None] = lambda turn: None,
+) -> np.ndarray:
+    """Logits [n, n_vocab] at those of `positions` from `start` on. `company(turn)` are rows of other slots, put before
+    the chunk's rows at even turns and after them at odd ones."""
+    found = []
+    for turn, first in enumerate(range(start, len(tokens), chunk)):
+        last = min(first + chunk, len(tokens))
+        mine = np.arange(first, last, dtype=np.int32)
+        outputs = np.array([p - first for p in positions if first <= p < last], np.int32)
+        parts = [(tokens[first:last], mine, np.full(len(mine), slot, np.int32))]
+        other = company(turn)
+        if other is not None:
+            theirs = (other.tokens, other.positions, other.slots)
+            parts = [theirs, *parts] if turn % 2 == 0 else [*parts, theirs]
+            outputs = outputs + (len(other.tokens) if turn % 2 == 0 else 0)
+        columns = [np.concatenate(column).astype(np.int32) for column in zip(*parts, strict=True)]
+        logits = backend.run(Batch(*columns, outputs.astype(np.int32)))
+        found += list(logits.copy())
+    return np.array(found)
+
+
+def make_case(path: Path, tokens: np.ndarray) -> Case:
+    n = len(tokens)
+    positions = tuple(sorted({0, 1, 6, 7, 63, 64, 200, 511, 512, n - 2, n - 1}))
+    with opened(path, n + 8) as backend:
+        return Case(path, tokens, positions, read(backend, tokens, positions))
+
+
+@pytest.fixture(scope="module", params=[*TINY, pytest.param("smollm2", marks=pytest.mark.model)])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    if request.param in TINY:
+        recipe = RECIPES[request.param]
+        path = write_tiny_model(recipe, tmp_path_factory.mktemp("equality") / "model.gguf", TINY[request.param])
+        return make_case(path, make_tokens(590, seed=5))
+    found = values.find_model(values.MODEL_FILES[0])
+    if found is None:
+        pytest.skip(f"{values.MODEL_FILES[0]} is not here: run `make test`, which fetches it")
+    with open_gguf(found) as gguf:
+        return make_case(found, np.array(load_tokenizer(gguf).encode(values.TEXT.read_text())[:590], np.int32))
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_threads(case: Case, n_threads: int) -> None:
+    with opened(case.path, 600, n_threads) as backend:
+        for chunk in (600, 100):
+            assert np.array_equal(read(backend, case.tokens, case.positions, chunk=chunk), case.plain)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 512])
+def test_chunks(case: Case, chunk: int) -> None:
+    with opened(case.path, 600) as backend:
+        assert np.array_equal(read(backend, case.tokens, case.positions, chunk=chunk), case.plain)
+
+
+@pytest.mark.parametrize("chunk", [5, 64, 512])
+def test_beside_rows_of_other_slots(case: Case, chunk: int) -> None:
+    """One neighbour reads three rows a turn, another starts later and reads one."""
+
+    def company(turn: int) -> Batch | None:
+        first, second = np.arange(3 * turn, 3 * turn + 3), np.arange(max(0, turn - 1), turn)
+        positions = np.concatenate([first, second]).astype(np.int32)
+        slots = np.array([0] * len(first) + [2] * len(second), np.int32)
+        return Batch((case.tokens[positions] + 1) % 100, positions, slots, np.empty(0, np.int32))
+
+    with opened(case.path, 600) as backend:
+        got = read(backend, case.tokens, case.positions, chunk=chunk, slot=1, company=company)
+    assert np.array_equal(got, case.plain)
+
+
+@pytest.mark.parametrize("n_reused", [1, 37, 64, 300, 513])
+def test_reused_prefix(case: Case, n_reused: int) -> None:
+    """Copied to another slot, and saved and restored into one that held something else."""
+    later = np.array([p >= n_reused for p in case.positions])
+    with opened(case.path, 600) as backend:
+        read(backend, case.tokens, (), slot=0)
+        read(backend, case.tokens[::-1][:100].copy(), (), slot=2)
+        backend.copy_rows(0, 1, n_reused)
+        got = read(backend, case.tokens, case.positions, slot=1, start=n_reused)
+        assert np.array_equal(got, case.plain[later])
+        state = backend.save(0, n_reused)
+        backend.release(0)
+        backend.restore(2, n_reused, state)
+        assert np.array_equal(read(backend, case.tokens, case.positions, slot=2, start=n_reused, chunk=64), got)
+        for wrong in (state[:-1], state + b"\0"):
+            with pytest.raises(ValueError, match="bytes"):
+                backend.restore(0, n_reused, wrong)
+
+
+def test_a_shortened_slot_is_written_over(case: Case) -> None:
+    """A slot that held a longer, other text goes on from a common prefix as if that had never been there."""
+    other = case.tokens.copy()
+    other[100:] = (other[100:] + 1) % 100
+    with opened(case.path, 600) as backend:
+        read(backend, other, ())
+        got = read(backend, case.tokens, case.positions, start=100)
+    assert np.array_equal(got, case.plain[np.array([p >= 100 for p in case.positions])])
