@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -20,6 +21,18 @@ CHAT_FLAGS = [
     flag("--think/--no-think", group="Chat", default=False, help="Let the model reason first."),
 ]  # fmt: skip
 
+ENGINE_NAMES = (
+    "ctx_size",
+    "threads",
+    "parallel",
+    "batch_size",
+    "cache_type_k",
+    "cache_type_v",
+    "prefix_cache",
+    "chat_template",
+    "backend",
+)
+
 
 @click.command("chat", cls=PhobosCommand)
 @with_flags(options.MODEL_FLAGS, options.SAMPLING_FLAGS, CHAT_FLAGS, options.GENERAL_FLAGS)
@@ -30,4 +43,28 @@ def command(attach: str | None, no_attach: bool, **values: Any) -> int:
         raise UsageError("--attach and --no-attach contradict each other: give one of them")
     from phobos import repl
 
-    return repl.chat(values, library)
+    settings = repl.ChatSettings(
+        resolve=library.resolve_model,
+        engine=lambda path: options.read_engine(values, path),
+        list_models=lambda: [model.name for model in library.list_models()],
+        model=values["gguf"],
+        attach=attach,
+        may_attach=not no_attach and not _sets_engine(),
+        api_key=_first_key(),
+        system=values["system"],
+        think=values["think"],
+        sampling=options.read_sampling(values),
+    )
+    return repl.chat(settings)
+
+
+def _sets_engine() -> bool:
+    """Whether a flag was typed that only an engine of one's own can honour."""
+    ctx = click.get_current_context()
+    typed = click.core.ParameterSource.COMMANDLINE
+    return any(ctx.get_parameter_source(name) is typed for name in ENGINE_NAMES)
+
+
+def _first_key() -> str | None:
+    """The key for a server: the first of those `PHOBOS_API_KEY` names."""
+    return next(iter(os.environ.get("PHOBOS_API_KEY", "").split()), None)
