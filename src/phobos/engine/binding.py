@@ -40,17 +40,22 @@ class Binding:
         self._scanner = scanner
         self._budget = thinking_budget
         self._n_thoughts = 0
+        self._n_left: int | None = None
+        self._n_chosen = 0
         self._thought = False
         self._matcher: Any = None
         self._opening: Opening | None = None  # the call being bound, or found not to be one
         self._n_calls = 0
-        self._ends = False  # only the end may follow
         self._forced: deque[int] = deque()
         self._waiting: Future[IntArray | None] | None = None
         self._is_prepared = False
         self._fixed: IntArray | None = None
 
     # Each turn: prepare, mask, accept
+
+    def allow(self, n_tokens: int) -> None:
+        """See `Constraint`."""
+        self._n_left = n_tokens
 
     def prepare(self) -> None:
         """Begin with the mask of the next token, all tokens before it being known."""
@@ -71,6 +76,7 @@ class Binding:
     def accept(self, token: int) -> None:
         """See `Constraint`."""
         self._is_prepared = False
+        self._n_chosen += 1
         if self._scanner is not None and self._scanner.in_reasoning:
             self._n_thoughts += 1
         if self._forced:
@@ -93,7 +99,7 @@ class Binding:
         if plan.whole:
             if self._matcher is None:
                 return functools.partial(self._begin_answer, plan)
-            return self._compute
+            return self._compute_last if self._has_called_enough(scanner) else self._compute
         return self._next_call_task(plan, scanner)
 
     def _bind_thoughts(self) -> None:
@@ -105,6 +111,16 @@ class Binding:
             self._fixed = self._only((self._forced[0],))
         elif self._plan is not None and self._plan.whole:
             self._fixed = self._grammars.all_but_ends
+
+    def _has_called_enough(self, scanner: Scanner | None) -> bool:
+        """Whether no further call should begin: the last one said what one before it did, or there may not be room for
+        another, which would be cut off."""
+        if scanner is None or not scanner.calls:
+            return False
+        if scanner.calls[-1] in scanner.calls[:-1]:
+            return True
+        needed = 2 * self._n_chosen / len(scanner.calls)
+        return self._n_left is not None and self._n_left - self._n_chosen < needed
 
     def _next_call_task(self, plan: Plan, scanner: Scanner | None) -> Callable[[], IntArray | None] | None:
         """Where only calls are bound: the call at hand, or the end behind the last that may be."""
@@ -160,6 +176,12 @@ class Binding:
         if forced and mask[forced[0] >> 5] >> (forced[0] & 31) & 1:
             return self._only(forced[:1])
         return mask
+
+    def _compute_last(self) -> IntArray:
+        """The mask where the answer is to end as soon as it may."""
+        mask = self._compute()
+        ends = mask & ~self._grammars.all_but_ends
+        return ends if ends.any() else mask
 
     def _only(self, tokens: Iterable[int]) -> IntArray:
         return self._grammars.mask_of(tokens)

@@ -28,6 +28,9 @@ MAX_TOP_LOGPROBS = 32
 class Constraint(Protocol):
     """What may follow, as a grammar sees it; one a sequence, used by the engine thread."""
 
+    def allow(self, n_tokens: int) -> None:
+        """The answer will have this many tokens at most; called once, before all others."""
+
     def prepare(self) -> None:
         """A pass begins whose logits the next mask is for: its computation may begin too."""
 

@@ -117,6 +117,8 @@ class Sequence:
         room = n_ctx - self.n_prompt
         wanted = request.max_tokens if request.max_tokens is not None else max_tokens
         self.limit = room if wanted is None else min(wanted, room)
+        if constraint is not None:
+            constraint.allow(self.limit)
         self.last_turn = -1
         self.finished: Finished | None = None
         self._vocabulary = vocabulary

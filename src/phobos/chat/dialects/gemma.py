@@ -89,9 +89,10 @@ def _copy_members(reader: Reader, add: Add, depth: int) -> Parse[None]:
         add(f"{json.dumps(''.join(key).strip(), ensure_ascii=False)}: ")
         yield from _copy_value(reader, add, depth + 1)
         yield from reader.spaces()
-        char = yield from reader.take()
+        char = yield from reader.peek()
         if char not in (",", "}"):
             raise Mismatch
+        reader.advance(1)
         add(", " if char == "," else char)
         if char == "}":
             return
@@ -107,9 +108,10 @@ def _copy_items(reader: Reader, add: Add, depth: int) -> Parse[None]:
     while True:
         yield from _copy_value(reader, add, depth + 1)
         yield from reader.spaces()
-        char = yield from reader.take()
+        char = yield from reader.peek()
         if char not in (",", "]"):
             raise Mismatch
+        reader.advance(1)
         add(", " if char == "," else char)
         if char == "]":
             return

@@ -17,6 +17,6 @@ LIST = JsonCalls(
 ARGS = NamedCalls(openers=("[TOOL_CALLS]",), call_begin="[TOOL_CALLS]", name_end="[ARGS]", call_end="")
 IDS = replace(ARGS, id_begin="[CALL_ID]")
 
-MISTRAL_IDS = Dialect("mistral-ids", IDS, lambda template: "[CALL_ID]" in template)
-MISTRAL_ARGS = Dialect("mistral-args", ARGS, lambda template: "[ARGS]" in template)
-MISTRAL = Dialect("mistral", LIST, lambda template: "[TOOL_CALLS]" in template)
+MISTRAL_IDS = Dialect("mistral-ids", IDS, lambda template: "[CALL_ID]" in template, THINK)
+MISTRAL_ARGS = Dialect("mistral-args", ARGS, lambda template: "[ARGS]" in template, THINK)
+MISTRAL = Dialect("mistral", LIST, lambda template: "[TOOL_CALLS]" in template, THINK)

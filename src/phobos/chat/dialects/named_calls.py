@@ -59,9 +59,9 @@ class NamedCalls:
         turn.hold()
         start = reader.position
         yield from reader.spaces()
-        goes_on = yield from reader.skip(self.call_begin)
-        reader.seek(start)
+        goes_on = yield from reader.comes(self.call_begin)
         if not goes_on:
+            reader.seek(start)
             turn.commit()
         return goes_on
 

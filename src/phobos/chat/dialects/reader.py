@@ -93,11 +93,31 @@ class Reader:
             found += self.advance(1)
         return found
 
+    def comes(self, text: str) -> Parse[bool]:
+        """Whether this text comes next; nothing is read."""
+        while True:
+            rest = self._text[self._at : self._at + len(text)]
+            if rest == text:
+                return True
+            if self.ended or not text.startswith(rest):
+                return False
+            yield
+
+    def skip(self, text: str, *, cut: bool = False) -> Parse[bool]:
+        """Read this text if it comes next; else leave all as it is. `cut`: its beginning will do where nothing more
+        comes."""
+        found = yield from self.comes(text)
+        if not found and cut and self.ended:
+            rest = self.rest
+            found = bool(rest) and text.startswith(rest)
+        if found:
+            self.advance(len(text))
+        return found
+
     def literal(self, text: str) -> Parse[None]:
-        """Read exactly this text."""
-        for wanted in text:
-            if (yield from self.take()) != wanted:
-                raise Mismatch
+        """Read exactly this text; nothing is read where it does not come."""
+        if not (yield from self.skip(text)):
+            raise Mismatch
 
     def loose(self, text: str) -> Parse[None]:
         """Read this text, with any white space, or none, where it has some and at its ends."""
@@ -105,22 +125,6 @@ class Reader:
         for word in text.split():
             yield from self.literal(word)
             yield from self.spaces()
-
-    def skip(self, text: str, *, cut: bool = False) -> Parse[bool]:
-        """Read this text if it comes next; else leave all as it is. `cut`: its beginning will do where nothing more
-        comes."""
-        start = self.position
-        try:
-            yield from self.literal(text)
-        except Mismatch:
-            if cut and self.ended and not self.rest and self._is_begun(text, start):
-                return True
-            self.seek(start)
-            return False
-        return True
-
-    def _is_begun(self, text: str, start: int) -> bool:
-        return start < self.position and text.startswith(self.text_from(start))
 
     def until(self, ends: tuple[str, ...], add: Add, *, limit: int | None = None) -> Parse[str]:
         """Pass text on as it comes, up to the first of `ends`, which is read too and returned. Of those that begin at
@@ -241,10 +245,10 @@ def copy_members(reader: Reader, add: Add, close: str, depth: int) -> Parse[None
             yield from copy_spaces()
         yield from copy_value(reader, add, depth)
         yield from copy_spaces()
-        char = yield from reader.take()
+        char = yield from reader.peek()
         if char not in (",", close):
             raise Mismatch
-        add(char)
+        add(reader.advance(1))
         if char == close:
             return
         yield from copy_spaces()

@@ -43,7 +43,8 @@ Piece = Content | Consumed
 class Scanner:
     """See the module. Owned by one sequence.
 
-    `shown_ids` are the control tokens whose spelling stands in the text it is given; calls get none of `used_ids`.
+    `calls` are the name and the arguments of each call, as far as they were read. `shown_ids` are the control tokens
+    whose spelling stands in the text it is given; calls get none of `used_ids`.
     `in_reasoning`: the next character is reasoning. `opening`: the call at hand, from the moment it opened.
     `answer_from`: the position at which the answer begins, behind the thinking block if there was one.
     """
@@ -61,7 +62,7 @@ class Scanner:
         self.in_reasoning = in_reasoning
         self.opening: Opening | None = None
         self.answer_from = 0
-        self.n_calls = 0
+        self.calls: list[tuple[str, str]] = []
         self._dialect = dialect
         self._tools = {tool.name: tool for tool in tools}
         self._used_ids = set(used_ids)
@@ -137,16 +138,18 @@ class Scanner:
             call_id = f"call_{secrets.token_hex(12)}"
         self._used_ids.add(call_id)
         self.commit()
-        self._events.append(ToolCallStart(self.n_calls, call_id, name))
-        self.n_calls += 1
+        self._events.append(ToolCallStart(len(self.calls), call_id, name))
+        self.calls.append((name, ""))
 
     def add(self, arguments: str) -> None:
         """See `Turn`."""
+        name, before = self.calls[-1]
+        self.calls[-1] = (name, before + arguments)
         last = self._events[-1] if self._events else None
         if isinstance(last, ToolCallDelta):
             self._events[-1] = ToolCallDelta(last.index, last.arguments + arguments)
         else:
-            self._events.append(ToolCallDelta(self.n_calls - 1, arguments))
+            self._events.append(ToolCallDelta(len(self.calls) - 1, arguments))
 
     def hold(self) -> bool:
         """See `Turn`."""

@@ -78,9 +78,9 @@ class TaggedCalls:
         turn.hold()
         start = reader.position
         yield from reader.spaces()
-        goes_on = yield from reader.skip(self.call_begin.split()[0])
-        reader.seek(start)
+        goes_on = yield from reader.comes(self.call_begin.split()[0])
         if not goes_on:
+            reader.seek(start)
             turn.commit()
         return goes_on
 
@@ -95,7 +95,7 @@ class TaggedCalls:
         n_read = 0
         while True:
             yield from reader.spaces()
-            if (yield from self._at(reader, turn, call_end)):
+            if (yield from reader.comes(call_end)):
                 break
             yield from reader.loose(key_begin)
             yield from self._read_argument(reader, turn, tool, n_read)
@@ -105,16 +105,6 @@ class TaggedCalls:
             turn.add("{")
         turn.add("}")
         yield from read_end(self.call_end, reader, turn)
-
-    def _at(self, reader: Reader, turn: Turn, text: str) -> Parse[bool]:
-        """Whether a text comes next; it is left there."""
-        is_held = turn.hold()
-        start = reader.position
-        found = yield from reader.skip(text)
-        reader.seek(start)
-        if is_held:
-            turn.commit()
-        return found
 
     def _read_argument(self, reader: Reader, turn: Turn, tool: ToolSpec, index: int) -> Parse[None]:
         key: list[str] = []
