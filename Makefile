@@ -67,7 +67,7 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.runtime
 	@$(BIN)/phobos-cli pull smollm2 --if-missing
-	@$(BIN)/phobos-cli bench smollm2
+	@for model in models/*.gguf; do $(BIN)/phobos-cli bench "$$model" || exit 1; done
 
 referee: $(VENV)/.dev
 	@$(BIN)/phobos-cli pull smollm2 --if-missing
