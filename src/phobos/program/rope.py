@@ -35,8 +35,7 @@ def read_rope(gguf: GGUF, n_rot: int, *, default_theta: float = 10000.0) -> Rope
     # Files made before the scaling keys carry one linear factor.
     factor = gguf.get_float(f"{arch}.rope.scaling.factor", gguf.get_float(f"{arch}.rope.scale_linear", 1.0))
     if "rope_freqs.weight" in gguf.tensors:
-        factors = _factors(gguf, "rope_freqs.weight", n_rot)
-        return Rope(tuple(float(f) for f in plain / factors), 1.0)
+        plain = plain / _factors(gguf, "rope_freqs.weight", n_rot)
     if "rope_factors_long.weight" in gguf.tensors:
         return _long_rope(gguf, plain, n_rot, factor)
     match kind:
