@@ -10,153 +10,42 @@ see the probabilities at temperature 1 of what the filter before them left.
 
 How it stays cheap. The k-th greatest of the greatest logits of blocks of 64 bounds the k-th greatest logit from below,
 and only blocks that reach the bound are looked at again. A float's bits, with the lower 31 flipped when it is negative,
-compare as an integer exactly as the float does. A candidate is one int64: that integer above, the complement of the
-token's id below, so one comparison orders by logit, then by lowest id. Nothing is ever sorted but the few candidates
-that are drawn from.
+compare as an integer exactly as the float does, which makes a candidate one integer (`selection.py`). Nothing is ever
+sorted but the few candidates that are drawn from.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from phobos.kernels.cpu.access import load_f32, load_i32, load_i64, store_f32, store_i32, store_i64, vload, vstore
 from phobos.kernels.cpu.compiler import Float, Int, kernel
 from phobos.kernels.cpu.elementary import exponential
-from phobos.kernels.cpu.simd import max_lanes, maximum, splat, sum_lanes
+from phobos.kernels.cpu.selection import (
+    candidate_of,
+    select_mass,
+    select_top,
+    sort_descending,
+    swap,
+    swap_weights,
+    token_of,
+)
+from phobos.kernels.cpu.simd import inlined, max_lanes, maximum, splat, sum_lanes
 
 _BLOCK = 64
 _MAX_SORTED = 1024  # more candidates than this are drawn from in no particular order
 _N_BINS = 1024
 _BINS_PER_UNIT = np.float32(64.0)
-_ID_MASK = 0x7FFFFFFF
 _NO_TOKEN = -1
 _INFINITY = np.float32(np.inf)
 _ONE = np.float32(1.0)
 _EVERYTHING = -1
 
-part = njit(error_model="numpy", no_cpython_wrapper=True)
-
-
-# Candidates
-
-
-@part
-def candidate_of(at, token):
-    """The candidate of `token`, whose value is at an address."""
-    bits = np.int64(load_i32(at))
-    key = bits ^ ((bits >> 63) & 0x7FFFFFFF)
-    if key == -1:  # -0.0, which equals 0.0
-        key = np.int64(0)
-    return (key << 32) + (_ID_MASK - token)
-
-
-@part
-def token_of(candidate):
-    """The token of a candidate."""
-    return _ID_MASK - (candidate & _ID_MASK)
-
-
-@part
-def swap(order, i, j):
-    """Exchange two candidates."""
-    held = load_i64(order + 8 * i)
-    store_i64(order + 8 * i, load_i64(order + 8 * j))
-    store_i64(order + 8 * j, held)
-
-
-@part
-def swap_weights(weights, i, j):
-    """Exchange two weights."""
-    held = load_f32(weights + 4 * i)
-    store_f32(weights + 4 * i, load_f32(weights + 4 * j))
-    store_f32(weights + 4 * j, held)
-
-
-@part
-def divide(order, weights, low, high):
-    """Hoare's partition of candidates `low` to `high` (with their weights, unless those are at 0): returns the last
-    of the greater part, which is never all of them."""
-    pivot = load_i64(order + 8 * ((low + high) // 2))
-    i, j = low - 1, high + 1
-    while True:
-        i += 1
-        while load_i64(order + 8 * i) > pivot:
-            i += 1
-        j -= 1
-        while load_i64(order + 8 * j) < pivot:
-            j -= 1
-        if i >= j:
-            return j
-        swap(order, i, j)
-        if weights != 0:
-            swap_weights(weights, i, j)
-
-
-@part
-def select_top(order, n, k):
-    """Move the `k` greatest of the first `n` to the front, in no particular order (Hoare's selection)."""
-    low, high = 0, n - 1
-    while low < high:
-        j = divide(order, 0, low, high)
-        if k <= j:
-            high = j
-        elif k > j + 1:
-            low = j + 1
-        else:
-            return
-
-
-@part
-def select_mass(order, weights, start, n, target):
-    """Move the shortest run of greatest candidates whose weights reach `target` to `start`; return where it ends.
-
-    The same selection among candidates `start` to `n`, led by the sum of the weights of the greater part.
-    """
-    low, high = start, n - 1
-    before = 0.0
-    while low < high:
-        j = divide(order, weights, low, high)
-        held = 0.0
-        for i in range(low, j + 1):
-            held += load_f32(weights + 4 * i)
-        if before + held >= target:
-            high = j
-        else:
-            before += held
-            low = j + 1
-    return low + 1
-
-
-@part
-def sift(order, root, n):
-    """Restore the heap (least on top) below `root`."""
-    while True:
-        child = 2 * root + 1
-        if child >= n:
-            return
-        if child + 1 < n and load_i64(order + 8 * child + 8) < load_i64(order + 8 * child):
-            child += 1
-        if load_i64(order + 8 * root) <= load_i64(order + 8 * child):
-            return
-        swap(order, root, child)
-        root = child
-
-
-@part
-def sort_descending(order, n):
-    """Heapsort of the first `n`, greatest first."""
-    for i in range(n // 2):
-        sift(order, n // 2 - 1 - i, n)
-    for i in range(n - 1):
-        swap(order, 0, n - 1 - i)
-        sift(order, 0, n - 1 - i)
-
 
 # Rows
 
 
-@part
+@inlined
 def find_maxima(row, n, maxima):
     """Put the greatest logit of each block into `maxima`; return the greatest of all. NaN counts as -inf."""
     best = -_INFINITY
@@ -178,7 +67,7 @@ def find_maxima(row, n, maxima):
     return best
 
 
-@part
+@inlined
 def find_first(row, n, maxima, wanted):
     """The lowest id whose logit is `wanted`, which must be there."""
     for block in range((n + _BLOCK - 1) // _BLOCK):
@@ -189,7 +78,7 @@ def find_first(row, n, maxima, wanted):
     return _NO_TOKEN
 
 
-@part
+@inlined
 def gather(row, n, maxima, bound, order):
     """Collect the tokens whose logit reaches `bound` (never -inf) as candidates; return how many."""
     count = 0
@@ -203,7 +92,7 @@ def gather(row, n, maxima, bound, order):
     return count
 
 
-@part
+@inlined
 def gather_top(row, n, maxima, k, order):
     """The `k` greatest tokens (all, where fewer can be drawn) as candidates; return how many."""
     bound = -_INFINITY
@@ -223,7 +112,7 @@ def gather_top(row, n, maxima, k, order):
     return count
 
 
-@part
+@inlined
 def exponentials(values, n, top, scale, out):
     """Put exp((value - top) * scale) of the first `n` into `out` (may be `values`); return their sum.
 
@@ -242,7 +131,7 @@ def exponentials(values, n, top, scale, out):
     return total
 
 
-@part
+@inlined
 def greatest_of(row, order, n):
     """The greatest logit of the first `n` candidates."""
     top = -_INFINITY
@@ -252,7 +141,7 @@ def greatest_of(row, order, n):
     return top
 
 
-@part
+@inlined
 def weigh(row, order, n, scale, weights):
     """Put the candidates' weights exp((logit - greatest) * scale) into `weights`; return their sum."""
     top = greatest_of(row, order, n)
@@ -264,7 +153,7 @@ def weigh(row, order, n, scale, weights):
 # Filters
 
 
-@part
+@inlined
 def keep_typical(row, order, n, typical_p, weights, cell):
     """Locally typical sampling (Meister et al., 2022): keep the candidates whose surprise is nearest the entropy.
 
@@ -289,7 +178,7 @@ def keep_typical(row, order, n, typical_p, weights, cell):
     return n
 
 
-@part
+@inlined
 def fill_bins(row, n, maxima, top, weights, bins):
     """Sum the weights by how far their logit lies below the greatest, in steps of 1 / 64."""
     for i in range(_N_BINS):
@@ -304,7 +193,7 @@ def fill_bins(row, n, maxima, top, weights, bins):
                     store_f32(at, load_f32(at) + load_f32(weights + 4 * i))
 
 
-@part
+@inlined
 def gather_nucleus(row, n, maxima, top, top_p, order, weights, bins):
     """Collect the shortest run of most probable tokens that holds `top_p` of everything; return its length.
 
@@ -334,7 +223,7 @@ def gather_nucleus(row, n, maxima, top, top_p, order, weights, bins):
     return select_mass(order, weights, sure, count, target - held)
 
 
-@part
+@inlined
 def keep_above(row, order, n, gap):
     """Keep the candidates whose logit is at most `gap` below the greatest; return how many."""
     bound = greatest_of(row, order, n) - gap
@@ -347,7 +236,7 @@ def keep_above(row, order, n, gap):
     return kept
 
 
-@part
+@inlined
 def find_candidates(row, n, top, order, weights, maxima, bins, top_k, typical_p, top_p, gap):
     """Run top_k, typical, top_p and min_p; return how many candidates are left at the front of `order`, or
     `_EVERYTHING` where no filter is on."""
@@ -372,7 +261,7 @@ def find_candidates(row, n, top, order, weights, maxima, bins, top_k, typical_p,
     return count
 
 
-@part
+@inlined
 def find_point(weights, n, target):
     """The index at which the running sum of the weights passes `target`: vectors first, then within the vector."""
     running, vector = 0.0, 0
