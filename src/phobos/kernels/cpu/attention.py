@@ -14,7 +14,8 @@ import numpy as np
 from phobos.kernels.cpu.access import load_f32, load_i32, load_i64, store_f32, store_i64, vload, vload_f16, vstore
 from phobos.kernels.cpu.compiler import Float, Int, kernel
 from phobos.kernels.cpu.elementary import exponential, hyperbolic_tangent
-from phobos.kernels.cpu.layout import KEY_BLOCK, SPAN, SPLIT_ROWS, Header
+from phobos.kernels.cpu.layout import BLOCK, KEY_BLOCK, SPAN, SPLIT_ROWS, Header
+from phobos.kernels.cpu.norm import quantize_block
 from phobos.kernels.cpu.simd import (
     F32,
     fma,
@@ -251,6 +252,17 @@ def attention(
             row += n_same
 
 
+@inlined
+def _merge_item(merged, parts, position, item, v_dim, window, n_spans):
+    """Merge one row's head into `merged`, span by span."""
+    state_bytes = 128 + 4 * v_dim
+    first = max(0, position - window + 1) if window > 0 else 0
+    _clear(merged, v_dim)
+    for span in range(first // SPAN, position // SPAN + 1):
+        state = parts + state_bytes * (item * n_spans + span)
+        _merge_span(merged, state + 128, state, state + 64, v_dim)
+
+
 @kernel
 def attention_merge(
     out: Int, parts: Int, batch: Int, n_rows_at: Int, n_heads: Int, v_dim: Int, window: Int, n_spans: Int,
@@ -262,12 +274,32 @@ def attention_merge(
         return
     positions = load_i64(batch + _POSITIONS)
     merged = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
-    state_bytes = 128 + 4 * v_dim
     for item in range(n_rows * n_heads * thread // n_threads, n_rows * n_heads * (thread + 1) // n_threads):
-        position = load_i32(positions + 4 * (item // n_heads))
-        first = max(0, position - window + 1) if window > 0 else 0
-        _clear(merged, v_dim)
-        for span in range(first // SPAN, position // SPAN + 1):
-            state = parts + state_bytes * (item * n_spans + span)
-            _merge_span(merged, state + 128, state, state + 64, v_dim)
+        position = np.int64(load_i32(positions + 4 * (item // n_heads)))
+        _merge_item(merged, parts, position, item, v_dim, window, n_spans)
         _write(out + 4 * v_dim * item, merged, v_dim)
+
+
+@kernel
+def attention_merge_quantize(
+    out: Int, floats: Int, parts: Int, batch: Int, n_rows_at: Int, n_heads: Int, v_dim: Int, window: Int, n_spans: Int,
+    thread, n_threads,
+):  # fmt: skip
+    """The same, quantized; rows that `attention` finished itself are read from `floats`. `v_dim` is whole blocks."""
+    n_rows = load_i64(n_rows_at)
+    positions = load_i64(batch + _POSITIONS)
+    merged = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
+    width = n_heads * v_dim
+    stride = (width + 16 * (width // BLOCK) + 63) // 64 * 64
+    for item in range(n_rows * n_heads * thread // n_threads, n_rows * n_heads * (thread + 1) // n_threads):
+        row, head = item // n_heads, item % n_heads
+        source = floats + 4 * v_dim * item
+        if n_rows <= SPLIT_ROWS:
+            position = np.int64(load_i32(positions + 4 * row))
+            _merge_item(merged, parts, position, item, v_dim, window, n_spans)
+            source = merged + 128
+            for i in range(v_dim // 16):
+                vstore(source + 64 * i, vload(source + 64 * i) / vload(merged + 64))
+        for b in range(v_dim // BLOCK):
+            low, high = vload(source + 128 * b), vload(source + 128 * b + 64)
+            quantize_block(out + stride * row, width, head * (v_dim // BLOCK) + b, low, high)

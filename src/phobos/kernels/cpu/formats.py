@@ -27,6 +27,16 @@ class Format(NamedTuple):
 
 
 @inlined
+def _bits_at(v, source, target, mask):
+    """The bits of every byte that `mask` covers once bit `source` has been moved to bit `target`."""
+    if source > target:
+        v = shift_words_right(v, source - target)
+    elif source < target:
+        v = shift_words_left(v, target - source)
+    return low_bits(v, mask)
+
+
+@inlined
 def _nibbles(w, j):
     """Codes of a 32-value block: inputs 0..15 in the low halves of four vectors, 16..31 in the high halves."""
     return low_bits(shift_words_right(vload_u8(w + (j % 4) * 64), 4 * (j // 4)), 15)
@@ -35,7 +45,7 @@ def _nibbles(w, j):
 @inlined
 def _fifth_bit(h, j):
     """Bit 4 of inputs 4j..4j+3: bit j of each byte of the rearranged high-bit word."""
-    return shift_words_left(low_bits(shift_words_right(vload_u8(h), j), 1), 4)
+    return _bits_at(vload_u8(h), j, 4, 16)
 
 
 @inlined
@@ -110,8 +120,7 @@ def _q4_k_minimum(w, b):
 
 @inlined
 def _q5_k_codes(w, b, j):
-    high = low_bits(shift_words_right(vload_u8(w + 2048 + j * 64), b), 1)
-    return _q4_k_codes(w, b, j) | shift_words_left(high, 4)
+    return _q4_k_codes(w, b, j) | _bits_at(vload_u8(w + 2048 + j * 64), b, 4, 16)
 
 
 @inlined
@@ -128,9 +137,9 @@ def _q5_k_minimum(w, b):
 def _q6_k_codes(w, b, j):
     """Block b of 16: half b//8, quarter (b%8)//2 of it; quarters 0 and 1 are low nibbles, 2 and 3 high ones."""
     half, quarter, place = b // 8, (b % 8) // 2, (b % 2) * 4 + j
-    low = shift_words_right(vload_u8(w + half * 1024 + ((quarter % 2) * 8 + place) * 64), 4 * (quarter // 2))
-    high = shift_words_right(vload_u8(w + 2048 + half * 512 + place * 64), 2 * quarter)
-    return low_bits(low, 15) | shift_words_left(low_bits(high, 3), 4)
+    low = vload_u8(w + half * 1024 + ((quarter % 2) * 8 + place) * 64)
+    high = vload_u8(w + 2048 + half * 512 + place * 64)
+    return _bits_at(low, 4 * (quarter // 2), 0, 15) | _bits_at(high, 2 * quarter, 4, 48)
 
 
 @inlined

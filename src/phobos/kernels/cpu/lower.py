@@ -16,6 +16,7 @@ from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.layout import (
     BLOCK,
     LINE,
+    ROW_UNIT,
     SPAN,
     SPLIT_ROWS,
     Header,
@@ -94,7 +95,7 @@ class Lowering:
     # Addresses
 
     def _rows(self, buffer: Buffer) -> int:
-        return self._limits.max_outputs if buffer.per_output else self._limits.max_rows
+        return round_up(self._limits.max_outputs if buffer.per_output else self._limits.max_rows, ROW_UNIT)
 
     def _sizes(self) -> dict[str, int]:
         sizes = {b.name: self._rows(b) * float_stride(b.width) for b in self._program.buffers}
@@ -145,20 +146,16 @@ class Lowering:
         self._launches.append(Launch(kernel, arguments, reads, writes, op))
         self._quantized -= writes
 
-    def _emit_producer(self, kernel: str, op: RmsNorm | Glu, arguments: tuple[int | float, ...]) -> None:
-        """Emit an op that has a fused twin: quantizing where only codes are read, else plain."""
-        out = op.out
-        if out.name in self._float_readers or out.width % BLOCK or out.name + ".q8" not in self._addresses:
-            self._emit(kernel, (self.at(out), *arguments), op, reads=reads_of(op), writes=writes_of(op))
-            return
+    def _is_read_as_codes(self, out: Buffer) -> bool:
+        """Whether only the quantized copy of a buffer is read, so that its floats need not be stored."""
+        return out.name not in self._float_readers and out.width % BLOCK == 0 and out.name + ".q8" in self._addresses
+
+    def _emit_codes(
+        self, kernel: str, arguments: tuple[int | float, ...], op: Op, reads: frozenset[str], out: Buffer
+    ) -> None:
+        """Emit a kernel that writes the quantized copy of `out`, whose address goes before the arguments."""
         target = out.name + ".q8"
-        self._emit(
-            f"{kernel}_quantize",
-            (self._addresses[target], *arguments),
-            op,
-            reads=reads_of(op),
-            writes=frozenset({target}),
-        )
+        self._emit(kernel, (self._addresses[target], *arguments), op, reads=reads, writes=frozenset({target}))
         self._quantized.add(out.name)
 
     def _codes_of(self, x: Buffer, op: Op) -> int:
@@ -195,8 +192,12 @@ class Lowering:
         return place_barriers(self._launches)
 
     def _glu(self, op: Glu) -> None:
+        kernel = f"pointwise:glu_{op.activation}"
         arguments = (self.at(op.gate), self.at(op.up), self._count_at(op.out), op.out.width)
-        self._emit_producer(f"pointwise:glu_{op.activation}", op, arguments)
+        if self._is_read_as_codes(op.out):
+            self._emit_codes(f"{kernel}_quantize", arguments, op, reads_of(op), op.out)
+        else:
+            self._emit(kernel, (self.at(op.out), *arguments), op, reads=reads_of(op), writes=writes_of(op))
 
     def _soft_cap(self, op: SoftCap) -> None:
         arguments = (self.at(op.x), self._count_at(op.x), op.x.width, float(op.cap))
@@ -230,19 +231,13 @@ class Lowering:
     def _rms_norm(self, op: RmsNorm) -> None:
         rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
         head = (self.at(op.x), self._weight_at(op.weight))
-        tail: tuple[int | float, ...] = (rows_of, self._count_at(op.out), op.x.width, float(op.eps))
-        if op.residual is None:
-            self._emit_norm(op, head, tail)
-        else:
-            arguments = (self.at(op.out), *head, self.at(op.residual), *tail)
-            self._emit("norm:rms_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
-
-    def _emit_norm(self, op: RmsNorm, head: tuple[int, int], tail: tuple[int | float, ...]) -> None:
-        if op.out.name in self._float_readers or op.out.name + ".q8" not in self._addresses:
-            arguments: tuple[int | float, ...] = (self.at(op.out), *head, 0, *tail)
-            self._emit("norm:rms_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
-        else:
-            self._emit_producer("norm:rms_norm", op, (*head, *tail))
+        tail = (rows_of, self._count_at(op.out), op.x.width, float(op.eps))
+        if op.residual is None and self._is_read_as_codes(op.out):
+            self._emit_codes("norm:rms_norm_quantize", (*head, *tail), op, reads_of(op), op.out)
+            return
+        residual = self.at(op.residual) if op.residual is not None else 0
+        arguments = (self.at(op.out), *head, residual, *tail)
+        self._emit("norm:rms_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _matmul(self, op: MatMul) -> None:
         weight = self._weights[op.weight]
@@ -281,11 +276,13 @@ class Lowering:
         )  # fmt: skip
         writes = writes_of(op) | {"parts"}
         self._emit("attention:attention", arguments, op, reads=reads_of(op), writes=writes)
-        arguments = (
-            self.at(op.out), parts, self._header, self._count_at(op.out), op.n_heads, layer.v_dim, layer.window,
-            self._n_spans,
-        )  # fmt: skip
-        self._emit("attention:attention_merge", arguments, op, reads=frozenset({"parts"}), writes=writes_of(op))
+        shape = (parts, self._header, self._count_at(op.out), op.n_heads, layer.v_dim, layer.window, self._n_spans)
+        if layer.v_dim % BLOCK == 0 and self._is_read_as_codes(op.out):
+            reads = writes_of(op) | {"parts"}
+            self._emit_codes("attention:attention_merge_quantize", (self.at(op.out), *shape), op, reads, op.out)
+        else:
+            arguments = (self.at(op.out), *shape)
+            self._emit("attention:attention_merge", arguments, op, reads=frozenset({"parts"}), writes=writes_of(op))
 
 
 def place_barriers(launches: list[Launch]) -> tuple[Launch, ...]:

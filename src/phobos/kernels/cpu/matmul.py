@@ -2,9 +2,9 @@
 
 Theory. A block's dot product of codes is an exact integer, so only its float epilogue rounds:
     acc = fma(float(dot), scale * x_scale, acc); acc = fma(minimum, x_sum, acc)
-with blocks in rising order of input. One row streams the packed weights straight through registers; several rows unpack
-`CHUNK_VALUES` inputs of two groups into the first cache and multiply tiles of rows by them. Both run the same epilogue
-in the same order, so a row has the same bits however many rows it came with. Threads take whole groups.
+with blocks in rising order of input. Up to `STREAMED_ROWS` rows stream the packed weights straight through registers;
+more unpack `CHUNK_VALUES` inputs of two groups into the first cache and multiply tiles of rows by them. Both run the
+same epilogue in the same order, so a row has the same bits however many rows it came with. Threads take whole groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phobos.kernels.cpu.access import (
 )
 from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.formats import FORMATS, Format
-from phobos.kernels.cpu.layout import BLOCK, CHUNK_VALUES, GROUP, GROUP_TILE, ROW_TILE, Header
+from phobos.kernels.cpu.layout import BLOCK, CHUNK_VALUES, GROUP, GROUP_TILE, ROW_TILE, STREAMED_ROWS, Header
 from phobos.kernels.cpu.simd import (
     F32,
     I32,
@@ -56,20 +56,27 @@ def _finish(out, acc, bias, residual, scale):
     vstore(out, acc)
 
 
-def _make_one_row(form: Format):
-    """`one_row(w, x, n_in) -> acc`: one group's dot products with one row of activations."""
+def _make_few_rows(form: Format, n_rows: int):
+    """`few_rows(w, x, x_stride, n_in, acc)`: one group by `n_rows` rows of activations, the packed weights streamed
+    through registers; leaves a vector a row at `acc`."""
     codes, scale, minimum = form.codes, form.scale, form.minimum
     values, record_bytes, block = form.kind.values, form.kind.record_bytes, form.kind.block
-    n_blocks, n_slices = values // block, block // 4
-    unrolled = min(n_blocks, 2)
-    record_lines = record_bytes // 64
-    sums_of = 1 if block == BLOCK else 3  # where a block's code sums start, in units of 4 * n_in / BLOCK
+    n_blocks, n_slices, record_lines = values // block, block // 4, record_bytes // 64
+    # Block numbers, hence shifts, are constants once unrolled; with several rows that would cost more registers than
+    # there are.
+    unrolled = min(n_blocks, 8 if n_rows == 1 else 2)
+    sum_offset = 1 if block == BLOCK else 2  # where a block's code sums start, in units of 4 * n_in / BLOCK
+    new_sums, get_sum, put_sum = make_tile(F32, n_rows)
+    new_dots, get_dot, put_dot = make_tile(I32, n_rows)
 
     @inlined
-    def one_row(w, x, n_in):
+    def few_rows(w, x, x_stride, n_in, acc):
         x_scale = x + n_in
-        x_sum = x + n_in + 4 * (n_in // BLOCK) * (1 if sums_of == 1 else 2)
-        acc = zeros()
+        x_sum = x_scale + 4 * (n_in // BLOCK) * sum_offset
+        sums = new_sums()
+        dots = new_dots()
+        for m in range(n_rows):
+            put_sum(sums, m, zeros())
         first = 0
         for _ in range(n_in // values):
             for line in range(record_lines):
@@ -77,17 +84,26 @@ def _make_one_row(form: Format):
             for pair in range(n_blocks // unrolled):
                 for k in range(unrolled):
                     b = pair * unrolled + k
-                    dot = zeros_i32()
+                    for m in range(n_rows):
+                        put_dot(dots, m, zeros_i32())
                     for j in range(n_slices):
-                        dot = dot4(dot, codes(w, b, j), splat_bytes(x + (first + b) * block + 4 * j))
-                    factor = scale(w, b) * splat(load_f32(x_scale + 4 * ((first + b) * block // BLOCK)))
-                    acc = fma(to_float(dot), factor, acc)
-                    acc = fma(minimum(w, b), splat(load_f32(x_sum + 4 * (first + b))), acc)
+                        code = codes(w, b, j)
+                        at = x + (first + b) * block + 4 * j
+                        for m in range(n_rows):
+                            put_dot(dots, m, dot4(get_dot(dots, m), code, splat_bytes(at + m * x_stride)))
+                    d, offset = scale(w, b), minimum(w, b)
+                    scale_at = x_scale + 4 * ((first + b) * block // BLOCK)
+                    sum_at = x_sum + 4 * (first + b)
+                    for m in range(n_rows):
+                        factor = d * splat(load_f32(scale_at + m * x_stride))
+                        total = fma(to_float(get_dot(dots, m)), factor, get_sum(sums, m))
+                        put_sum(sums, m, fma(offset, splat(load_f32(sum_at + m * x_stride)), total))
             w += record_bytes
             first += n_blocks
-        return acc
+        for m in range(n_rows):
+            vstore(acc + 64 * m, get_sum(sums, m))
 
-    return one_row
+    return few_rows
 
 
 def _make_unpack(form: Format):
@@ -95,10 +111,13 @@ def _make_unpack(form: Format):
     floats."""
     codes, scale, minimum = form.codes, form.scale, form.minimum
     n_blocks, n_slices, record_bytes = form.kind.values // form.kind.block, form.kind.block // 4, form.kind.record_bytes
+    record_lines = record_bytes // 64
 
     @inlined
     def unpack(w, n_records, codes_out, scales_out):
         for _ in range(n_records):
+            for line in range(record_lines):
+                prefetch(w + PREFETCH_BYTES + 64 * line)
             for b in range(n_blocks):
                 for j in range(n_slices):
                     vstore_u8(codes_out, codes(w, b, j))
@@ -207,22 +226,39 @@ def _make_several_rows(form: Format):
 
 
 def _make_matmul(form: Format) -> Kernel:
-    one_row = _make_one_row(form)
+    one_row, four_rows, eight_rows = (_make_few_rows(form, n) for n in (1, 4, 8))
     several_rows = _make_several_rows(form)
     values, record_bytes = form.kind.values, form.kind.record_bytes
+
+    @inlined
+    def stream_group(w, x, x_stride, n_rows, n_in, acc):
+        """A group by up to `STREAMED_ROWS` rows; rows up to the next tile's end are read, their results not used."""
+        row = 0
+        while row < n_rows:
+            at, target = x + row * x_stride, acc + 64 * row
+            if n_rows - row == 1:
+                one_row(w, at, x_stride, n_in, target)
+                row += 1
+            elif n_rows - row <= 4:
+                four_rows(w, at, x_stride, n_in, target)
+                row += 4
+            else:
+                eight_rows(w, at, x_stride, n_in, target)
+                row += 8
 
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, residual: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int,
         n_in: Int, scale: Float, thread, n_threads,
     ):  # fmt: skip
         n_rows = load_i64(n_rows_at)
+        if n_rows == 0:
+            return
         n_groups = (n_out + GROUP - 1) // GROUP
         group_bytes = n_in // values * record_bytes
         out_stride = n_groups * 64
         x_stride = (n_in + 16 * (n_in // BLOCK) + 63) // 64 * 64
-        unit = GROUP_TILE
-        if n_rows == 1:
-            unit = max(1, n_groups // (8 * n_threads))
+        streamed = n_rows <= STREAMED_ROWS
+        unit = max(1, n_groups // (8 * n_threads)) if streamed else GROUP_TILE
         scratch = load_i64(batch + _BATCH_SCRATCH) + thread * load_i64(batch + _BATCH_SCRATCH_BYTES)
         pass_number = load_i64(batch + _BATCH_PASS)
         while True:
@@ -231,22 +267,23 @@ def _make_matmul(form: Format) -> Kernel:
                 return
             first = item * unit
             last = min(first + unit, n_groups)
-            if n_rows == 1:
-                for g in range(first, last):
-                    acc = one_row(weight + g * group_bytes, x, n_in)
-                    _finish(
-                        out + 64 * g,
-                        acc,
-                        bias + 64 * g if bias != 0 else 0,
-                        residual + 64 * g if residual != 0 else 0,
-                        scale,
-                    )
-            elif n_rows > 1:
+            if not streamed:
                 several_rows(
                     out + 64 * first, out_stride, x, x_stride, weight + first * group_bytes, group_bytes, last - first,
                     bias + 64 * first if bias != 0 else 0, residual + 64 * first if residual != 0 else 0, n_rows, n_in,
                     scale, scratch,
                 )  # fmt: skip
+                continue
+            for g in range(first, last):
+                stream_group(weight + g * group_bytes, x, x_stride, n_rows, n_in, scratch)
+                for row in range(n_rows):
+                    _finish(
+                        out + row * out_stride + 64 * g,
+                        vload(scratch + 64 * row),
+                        bias + 64 * g if bias != 0 else 0,
+                        residual + row * out_stride + 64 * g if residual != 0 else 0,
+                        scale,
+                    )
 
     matmul.__name__ = f"matmul_{form.kind.name}"
     return kernel(matmul)
