@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from phobos.counters import Counters
-from phobos.http import llama_server, status
+from phobos.http import llama_server, status, systemone
 from phobos.http.anthropic import count_tokens, parse_message_job
 from phobos.http.anthropic_reply import anthropic_error
 from phobos.http.fields import decode_object
@@ -209,6 +209,12 @@ async def _answer_count(routes: Routes, request: Request, channel: Channel) -> R
     return await _ask_model(routes, request, count)
 
 
+async def _answer_decision(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    routes.counters.requests_received += 1
+    asked = decode_object(request.body)
+    return await systemone.answer(routes.generations, asked, request.request_id, routes.note_ignored)
+
+
 async def _answer_unknown(routes: Routes, request: Request, channel: Channel) -> Response | None:
     return Refusal(404, "there is nothing here", code="not_found").response()
 
@@ -226,6 +232,7 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "/v1/completions": (_answer_completion, _POST),
     _MESSAGES: (_answer_messages, _POST),
     _MESSAGES + "/count_tokens": (_answer_count, _POST),
+    "/v1/systemone": (_answer_decision, _POST),
     "/tokenize": (_answer_tokenize, _POST),
     "/detokenize": (_answer_detokenize, _POST),
     "/apply-template": (_answer_template, _POST),
