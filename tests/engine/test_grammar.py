@@ -164,6 +164,21 @@ def test_a_model_that_repeats_a_call_is_ended() -> None:
         assert 1 <= len(found.answer.calls) <= 2 and found.is_whole
 
 
+def test_no_token_runs_on_into_a_call_that_should_not_begin() -> None:
+    """Without a token for the closing tag, its last piece may bring the line break before the next call with it."""
+    words = MarkerVocabulary(HERMES, texts=(">\n", "\n<", "_call>\n<"))
+    words_of = Grammars(words, HERMES)
+    for seed in range(8):
+        found = walk(words_of, ask(tools=(BETA,), tool_choice=ToolChoice("required")), seed)
+        assert found.is_whole and len(found.answer.calls) <= 2 and not found.answer.content.strip()
+
+
+def test_a_call_that_is_cut_in_its_head_is_no_text() -> None:
+    for limit in range(12, 40):
+        found = walk(grammars_of("hermes"), ask(tool_choice=ToolChoice("function", "gamma")), 1, limit=limit)
+        assert not found.is_whole and not found.answer.content
+
+
 def test_no_call_begins_that_there_is_no_room_for() -> None:
     for seed in range(6):
         request = ask(tools=(GAMMA,), tool_choice=ToolChoice("required"))
