@@ -19,6 +19,7 @@ from phobos.http.anthropic import count_tokens, parse_message_job
 from phobos.http.anthropic_reply import anthropic_error
 from phobos.http.fields import decode_object
 from phobos.http.generation import Generations
+from phobos.http.llama_completion import parse_llama_completion
 from phobos.http.openai import parse_chat, parse_completion
 from phobos.http.responses import parse_response_job
 from phobos.http.security import ALLOWED_METHODS, Guard
@@ -217,6 +218,12 @@ async def _answer_responses(routes: Routes, request: Request, channel: Channel) 
     return await routes.generations.answer(request, job, channel)
 
 
+async def _answer_llama(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    job = parse_llama_completion(decode_object(request.body), request.request_id, routes.generations.settings)
+    routes.note_ignored(job.ignored)
+    return await routes.generations.answer(request, job, channel)
+
+
 async def _answer_embeddings(routes: Routes, request: Request, channel: Channel) -> Response | None:
     raise RequestError("embeddings are not offered here: the loaded model writes text", code="unsupported_endpoint")
 
@@ -247,6 +254,7 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "/v1/responses": (_answer_responses, _POST),
     "/v1/embeddings": (_answer_embeddings, _POST),
     "/v1/systemone": (_answer_decision, _POST),
+    "/completion": (_answer_llama, _POST),
     "/tokenize": (_answer_tokenize, _POST),
     "/detokenize": (_answer_detokenize, _POST),
     "/apply-template": (_answer_template, _POST),
