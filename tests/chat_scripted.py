@@ -46,7 +46,9 @@ def f(x: int) -> int:
 Last words.
 """
 LONG_CODE = "```\n" + "".join(f"line {n}\n" if n % 7 else "\n" for n in range(1, 101)) + "```\nDone.\n"
-LONG_TABLE = "| n | text |\n|---|---|\n" + "".join(f"| {n} | row {'x' * (n % 9)} |\n" for n in range(1, 61)) + "\nEnd.\n"
+LONG_TABLE = (
+    "| n | text |\n|---|---|\n" + "".join(f"| {n} | row {'x' * (n % 9)} |\n" for n in range(1, 61)) + "\nEnd.\n"
+)
 TEXTS = {"document": DOCUMENT, "long code": LONG_CODE, "long table": LONG_TABLE}
 
 
@@ -68,7 +70,9 @@ def talk(request: GenerationRequest, tokens: tuple[int, ...], choice: int) -> It
     if found is None:
         n_question = sum(message.role == "user" for message in request.messages)
         seen = "".join(f"<{message.role}>" for message in request.messages)
-        found = f"Answer {n_question}: {len(text.splitlines())} lines, {len(text)} letters, {text.splitlines()[-1]} {seen}"
+        found = (
+            f"Answer {n_question}: {len(text.splitlines())} lines, {len(text)} letters, {text.splitlines()[-1]} {seen}"
+        )
     pieces = [found[start : start + 5] for start in range(0, len(found), 5)]
     for piece in pieces:
         yield TextDelta(piece)

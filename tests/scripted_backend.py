@@ -44,7 +44,7 @@ class ScriptedTokenizer:
     def id_of(self, piece: str | bytes) -> int:
         return self._pieces.index(piece if isinstance(piece, bytes) else piece.encode(), 2)
 
-    def encode(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
+    def encode(self, text: str, *, special: bool = False, bos: bool = False, continues: bool = False) -> list[int]:
         ids, data = [BOS] if bos else [], text.encode()
         while data:
             found = max((p for p in self._pieces[2:] if p and data.startswith(p)), key=len)

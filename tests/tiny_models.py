@@ -145,8 +145,8 @@ def make_weights(recipe: Recipe) -> dict[str, np.ndarray]:
     for i in range(recipe.n_layers):
         block = {
             "attn_norm.weight": vector(recipe.n_embd),
-            "attn_q.weight": matrix(q_width, recipe.n_embd, 2.0),
-            "attn_k.weight": matrix(kv_width, recipe.n_embd, 2.0),
+            "attn_q.weight": matrix(q_width, recipe.n_embd, 1.25),
+            "attn_k.weight": matrix(kv_width, recipe.n_embd, 1.25),
             "attn_v.weight": matrix(kv_width, recipe.n_embd),
             "attn_output.weight": matrix(recipe.n_embd, q_width),
             "ffn_norm.weight": vector(recipe.n_embd),

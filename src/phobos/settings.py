@@ -67,3 +67,4 @@ class ServeSettings:
     strict_fields: bool = False
     prefill_thinking: str | None = None
     continue_assistant: bool = True
+    metrics_llamacpp: bool = False  # /metrics also tells what it tells under llama-server's names

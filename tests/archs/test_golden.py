@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from golden import values
+from golden import accuracy, values
 from one_op import make_batch
 from phobos.archs import build_program
 from phobos.gguf.reader import open_gguf
@@ -100,14 +100,12 @@ def test_real_models(name: str) -> None:
             assert np.array_equal(logits.argmax(axis=1)[clear], np.array(row["greedy"])[clear])
 
 
-@pytest.mark.model
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", REAL)
 def test_accuracy(name: str) -> None:
     """No further from the float32 reference than llama.cpp is, on the text and figures of `accuracy.py`."""
-    from golden import accuracy
-
     path = real_model(name)
     theirs = json.loads(values.ACCURACY.read_text())[name]["llama.cpp"]
     mine = accuracy.measure(path, accuracy.N_TOKENS, with_referee=False)["phobos"]
-    assert mine.mean_kl <= theirs["mean_kl"] * 1.02
-    assert mine.top1 >= theirs["top1"] - 0.01
+    assert mine.mean_kl <= theirs["mean_kl"] * 1.01  # the reference's own rounding differs from machine to machine
+    assert mine.top1 >= theirs["top1"]

@@ -109,8 +109,9 @@ def test_errors_are_mapped(serve, client_of):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * 200}], stream=True)
     assert caught.value.code == "context_length_exceeded"
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.BadRequestError) as caught:
         client.embeddings.create(model="m", input="x")
+    assert caught.value.code == "unsupported_endpoint"
 
 
 def test_server_errors_are_mapped(serve, client_of):

@@ -88,6 +88,17 @@ def test_one_quantized_copy_serves_products_of_different_blocks(tmp_path: Path) 
     assert_close(got, seen @ w.T, np.abs(seen) @ np.abs(w).T, 1e-6)
 
 
+def test_a_very_long_pass(tmp_path: Path) -> None:
+    """Thousands of rows: what a thread works in grows with them."""
+    n_rows = 6000
+    one, _, _ = make_product(GGMLType.Q4_K, 256, 72)
+    tokens = np.arange(n_rows) % N_TOKENS
+    with loaded(one, tmp_path, "cpu", n_threads=3, n_ctx=n_rows, max_rows=n_rows) as backend:
+        got = backend.run(make_batch(tokens)).copy()
+        few = backend.run(make_batch(tokens[:N_TOKENS])).copy()
+    assert np.array_equal(got, few[tokens])
+
+
 def test_extreme_activations(tmp_path: Path) -> None:
     """Blocks of zeros, of one huge value, and of values that all have the largest code."""
     x = np.zeros((N_TOKENS, 256), np.float32)

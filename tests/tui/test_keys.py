@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from textual.pilot import Pilot
 
 from dashboard_moments import NOW_S, decode, idle, loading_cold, request
 from dashboard_stage import Stage, screen_text
+from phobos.counters import Snapshot
+from phobos.tui.app import SNAPSHOT_INTERVAL_S
 from phobos.tui.panels.log import LogPanel
 from phobos.tui.panels.requests import RequestsPanel
 from phobos.tui.screens.dashboard import DashboardScreen
@@ -18,8 +22,9 @@ from phobos.tui.screens.help import HelpScreen
 from phobos.tui.screens.loading import LoadingScreen
 from phobos.tui.screens.opening import LENGTH_S, OpeningScreen, SkyView
 from phobos.tui.screens.request import RequestScreen
-from phobos.tui.theme import NIGHT, NOON
+from phobos.tui.theme import NIGHT, NOON, THEMES
 
+OTHER_THEMES = ("nord", "textual-light", "ansi-dark")
 MakeStage = Callable[..., Stage]
 Act = Callable[[Stage, Pilot[None]], Awaitable[None]]
 
@@ -266,9 +271,11 @@ def test_palette_offers_the_keys_by_name(stage: MakeStage) -> None:
     play(stage("decode"), act)
 
 
-def test_every_theme_of_the_palette_draws_every_panel(stage: MakeStage) -> None:
+def test_themes_of_the_palette_draw_every_panel(stage: MakeStage) -> None:
     async def act(made: Stage, pilot: Pilot[None]) -> None:
-        for name in made.app.available_themes:
+        ours = [theme.name for theme in THEMES]
+        assert {*ours, *OTHER_THEMES} <= set(made.app.available_themes)
+        for name in (*ours, *OTHER_THEMES):
             made.app.theme = name
             await pilot.pause()
             assert "THROUGHPUT" in screen_text(made.app)
@@ -317,6 +324,36 @@ def test_progress_moves_the_bar_and_the_moon(stage: MakeStage) -> None:
         await pilot.pause()
         assert sky.along > before
         assert "90%" in screen_text(made.app)
+
+    play(made, act)
+
+
+def test_snapshots_come_at_most_five_times_a_second_and_no_later_than_each_second(stage: MakeStage) -> None:
+    made = stage("idle")
+    taken: list[float] = []
+
+    def take() -> Snapshot:
+        taken.append(made.now_s)
+        return replace(made.current, taken_s=NOW_S + made.now_s)
+
+    async def act(_: Stage, pilot: Pilot[None]) -> None:
+        made.app._snapshot_now = take
+        made.app._used_s -= 60.0  # as if drawing had taken a minute of processor time: far over the budget
+        for _ in range(50):
+            made.now_s += SNAPSHOT_INTERVAL_S
+            made.app._tick_in_budget()
+            made.app._used_s -= 60.0
+        slow_gaps = [later - earlier for earlier, later in pairwise(taken)]
+        assert len(slow_gaps) >= 7
+        assert all(1.0 <= gap < 1.0 + 1.5 * SNAPSHOT_INTERVAL_S for gap in slow_gaps)
+        taken.clear()
+        for _ in range(100):  # and where drawing costs nothing
+            made.now_s += SNAPSHOT_INTERVAL_S
+            made.app._used_s = time.thread_time()
+            made.app._tick_in_budget()
+        gaps = [later - earlier for earlier, later in pairwise(taken[10:])]
+        assert min(gaps) >= SNAPSHOT_INTERVAL_S - 1e-9
+        assert gaps.count(pytest.approx(SNAPSHOT_INTERVAL_S)) > 60
 
     play(made, act)
 

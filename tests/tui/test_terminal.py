@@ -20,6 +20,11 @@ DEADLINE_S = 30.0
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux to have a real terminal")
 
 
+def slow(number: signal.Signals) -> object:
+    """A parameter for the slow run only: it differs little from the one that is always run."""
+    return pytest.param(number, marks=pytest.mark.slow)
+
+
 class Tmux:
     """A terminal of its own: a private server with one pane that runs a shell."""
 
@@ -133,7 +138,7 @@ def test_nothing_a_library_prints_reaches_the_screen_but_through_the_log(tmux: T
     assert_given_back(tmux, "rc=0")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT), slow(signal.SIGHUP)])
 def test_a_signal_stops_the_server_in_order(number: signal.Signals, tmux: Tmux) -> None:
     tmux.start("idle")
     tmux.wait("IDLE")
@@ -141,7 +146,7 @@ def test_a_signal_stops_the_server_in_order(number: signal.Signals, tmux: Tmux) 
     assert_given_back(tmux, r"stopped 1 time\(s\), failure: None\nrc=0")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGSEGV)])
 def test_a_killed_or_crashed_process_leaves_a_usable_terminal(number: signal.Signals, tmux: Tmux) -> None:
     tmux.start("idle")
     tmux.wait("IDLE")
@@ -153,6 +158,7 @@ def test_a_killed_or_crashed_process_leaves_a_usable_terminal(number: signal.Sig
     assert_given_back(tmux, r"(?m)^here$")
 
 
+@pytest.mark.slow
 def test_control_c_stops_the_server(tmux: Tmux) -> None:
     tmux.start("idle")
     tmux.wait("IDLE")
@@ -169,6 +175,7 @@ def test_a_failed_load_keeps_its_reason_and_prints_the_log(tmux: Tmux) -> None:
     assert re.search(r"error +phobos.scripted: loading failed", shown)
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_is_shown_and_its_log_printed(tmux: Tmux) -> None:
     tmux.start("engine-dies")
     shown = tmux.wait("the engine stopped: the worker team lost a thread")
@@ -198,6 +205,7 @@ def test_no_color_gives_no_colour(tmux: Tmux) -> None:
     assert colours_of(tmux.screen(styled=True)) <= {"0", "1", "2", "7", "22", "27", "39", "49"}
 
 
+@pytest.mark.slow
 def test_sixteen_colours_where_the_terminal_has_no_more(tmux: Tmux) -> None:
     tmux.start("idle", before="env -u COLORTERM TERM=xterm")
     tmux.wait("IDLE")
@@ -206,6 +214,7 @@ def test_sixteen_colours_where_the_terminal_has_no_more(tmux: Tmux) -> None:
     assert not shown & {"38", "48"}  # palette and true colour
 
 
+@pytest.mark.slow
 def test_256_colours_are_not_exceeded(tmux: Tmux) -> None:
     tmux.start("idle", before="env -u COLORTERM TERM=xterm-256color")
     tmux.wait("IDLE")
@@ -214,6 +223,7 @@ def test_256_colours_are_not_exceeded(tmux: Tmux) -> None:
     assert not re.search(r"[34]8;2;\d", styled)
 
 
+@pytest.mark.slow
 def test_keys_come_from_the_terminal_when_standard_input_is_closed(tmux: Tmux) -> None:
     tmux.type(f"clear; {sys.executable} {SCRIPT} idle < /dev/null; echo rc=$?")
     tmux.wait("IDLE")

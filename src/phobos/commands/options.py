@@ -114,6 +114,7 @@ SERVE_FLAGS = [
     flag("--continue-assistant/--no-continue-assistant", group=SERVER, default=True,
          help="Go on with a trailing assistant message, or start a new turn."),
     flag("--metrics", group=SERVER, is_flag=True, help="Accepted as llama-server's; /metrics always answers."),
+    flag("--metrics-llamacpp", group=SERVER, is_flag=True, help="Give metrics under llama-server's names too."),
 ]  # fmt: skip
 
 LIMIT_FLAGS = [
@@ -222,6 +223,7 @@ def read_serve(values: dict[str, Any], listen: str) -> ServeSettings:
         strict_fields=values["strict_fields"],
         prefill_thinking=values["prefill_thinking"],
         continue_assistant=values["continue_assistant"],
+        metrics_llamacpp=values["metrics_llamacpp"],
     )
 
 

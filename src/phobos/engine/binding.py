@@ -127,6 +127,8 @@ class Binding:
         if self._matcher is not None and (scanner is None or scanner.opening is not self._opening):
             self._matcher = None
             self._n_calls += 1
+            if scanner is not None:
+                scanner.is_certain = False
         if self._matcher is not None:
             return self._compute
         if plan.n_calls is not None and self._n_calls >= plan.n_calls:
@@ -147,6 +149,8 @@ class Binding:
         if not self._follows(matcher, written):
             raise UnavailableError("the answer left its format behind the thinking block; try again")
         self._matcher = matcher
+        if self._scanner is not None:
+            self._scanner.is_certain = plan.must_call
         return self._compute()
 
     def _begin_call(self, plan: Plan, opening: Opening, written: str) -> IntArray | None:
@@ -155,6 +159,8 @@ class Binding:
         if not self._follows(matcher, written):
             return None
         self._matcher = matcher
+        if self._scanner is not None:
+            self._scanner.is_certain = True
         return self._compute()
 
     def _follows(self, matcher: Any, written: str) -> bool:
@@ -172,16 +178,34 @@ class Binding:
             reason = matcher.get_error().splitlines()[0]
             log.warning("a grammar could not be followed: %s", reason)
             raise UnavailableError("the grammar became too large to follow: make it simpler")
-        forced = matcher.compute_ff_tokens()
-        if forced and mask[forced[0] >> 5] >> (forced[0] & 31) & 1:
-            return self._only(forced[:1])
+        # What the library calls forced is what follows if anything does: the end is not counted among it.
+        if not matcher.is_accepting():
+            forced = matcher.compute_ff_tokens() or self._forced_marker()
+            if forced and _allows(mask, forced[0]):
+                return self._only(forced[:1])
         return mask
+
+    def _forced_marker(self) -> list[int]:
+        """The marker that must come next, if it is a token of its own, which nothing behind it can change."""
+        text = self._matcher.compute_ff_bytes()
+        tokens = self._grammars.encode(text) if text else []
+        return tokens[:1] if tokens and tokens[0] in self._grammars.marker_ids else []
 
     def _compute_last(self) -> IntArray:
         """The mask where the answer is to end as soon as it may."""
         mask = self._compute()
         ends = mask & ~self._grammars.all_but_ends
-        return ends if ends.any() else mask
+        if ends.any():
+            return ends
+        # No token may run on from the end of this call into another one.
+        text = self._matcher.compute_ff_bytes()
+        tokens = self._grammars.encode(text) if text else []
+        return self._only(tokens[:1]) if tokens and _allows(mask, tokens[0]) else mask
 
     def _only(self, tokens: Iterable[int]) -> IntArray:
         return self._grammars.mask_of(tokens)
+
+
+def _allows(mask: IntArray, token: int) -> bool:
+    """Whether a token's bit is set."""
+    return bool(mask[token >> 5] >> (token & 31) & 1)

@@ -58,6 +58,7 @@ class Plan:
     """
 
     whole: bool
+    must_call: bool = False
     first: Any = None
     after: Any = None
     n_calls: int | None = None
@@ -75,9 +76,19 @@ class Grammars:
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="phobos-grammar")
         self.n_words = -(-vocabulary.n_vocab // 32)
         self.all_but_ends = ~self.mask_of(vocabulary.end_ids)
+        self.marker_ids = self._find_markers()
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, Plan] = OrderedDict()
         self._library: Future[Any] | None = None
+
+    def _find_markers(self) -> frozenset[int]:
+        """The dialect's markers that are tokens of their own, whatever stands beside them."""
+        found = set()
+        for word in self.dialect.marker_text.split():
+            alone, beside = self.vocabulary.encode(word), self.vocabulary.encode(f"a{word}a")
+            if len(alone) == 1 and len(word) > 1 and alone[0] in beside:
+                found.add(alone[0])
+        return frozenset(found)
 
     def _build(self) -> Any:
         """The library's view of the vocabulary."""
@@ -98,6 +109,10 @@ class Grammars:
     def library(self) -> Any:
         """The library's view of the vocabulary; waits until it is there."""
         return self.warm().result()
+
+    def encode(self, text: bytes) -> list[int]:
+        """Text that a grammar forces, as the tokenizer writes it."""
+        return self.vocabulary.encode(text.decode("utf-8", "ignore"))
 
     def warm(self) -> Future[Any]:
         """Begin to build the library's view of the vocabulary, if that was not done."""
@@ -159,7 +174,7 @@ class Grammars:
         text = "\n".join(rules)
         first = self._compile(f"start: body{begin}\n{text}", param, user)
         after = self._compile(f"start: SPACE? body\nSPACE: /[ \\n]{{1,2}}/\n{text}", param, user) if thinks else first
-        return Plan(whole=True, first=first, after=after, tools=tools)
+        return Plan(whole=True, must_call=must_call, first=first, after=after, tools=tools)
 
     def _check_tools(self, tools: Sequence[ToolSpec]) -> None:
         """Refuse a schema that cannot be enforced, by the name of its tool."""

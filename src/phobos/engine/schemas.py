@@ -13,6 +13,7 @@ from typing import Any
 
 MAX_BYTES = 256 << 10
 MAX_DEPTH = 64
+MAX_PATH = 100  # required parts inside one another that are followed
 _CHILDREN = ("properties", "$defs", "definitions", "patternProperties")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
@@ -49,8 +50,8 @@ def _depth(value: Any) -> int:
 
 
 class _Ends:
-    """Finds whether some finite value may fit a schema. What was found to end is remembered; after very many steps a
-    schema has the benefit of the doubt."""
+    """Finds whether some finite value may fit a schema. What was found to end is remembered; after very many steps, or
+    very far inside, a schema has the benefit of the doubt."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -62,7 +63,7 @@ class _Ends:
         if not isinstance(schema, Mapping) or "enum" in schema or "const" in schema:
             return schema is not False
         self._n_left -= 1
-        if id(schema) in self._known or self._n_left < 0:
+        if id(schema) in self._known or self._n_left < 0 or len(path) > MAX_PATH:
             return True
         if id(schema) in path or not self._parts_end(schema, (*path, id(schema))):
             return False
@@ -82,12 +83,19 @@ class _Ends:
             if branches and not any(self.may_end(part, path) for part in branches):
                 return False
         kinds = schema.get("type", ())
-        kinds = {kinds} if isinstance(kinds, str) else set(map(str, kinds))
+        kinds = {kinds} if isinstance(kinds, str) else set(map(str, kinds if isinstance(kinds, list) else ()))
         if kinds - {"object", "array"} or not (kinds or "properties" in schema):
             return True
-        if "array" in kinds and not (schema.get("minItems") and not self.may_end(schema.get("items", True), path)):
+        if "array" in kinds and self._array_ends(schema, path):
             return True
         return (not kinds or "object" in kinds) and self._object_ends(schema, path)
+
+    def _array_ends(self, schema: Mapping[str, Any], path: tuple[int, ...]) -> bool:
+        least = schema.get("minItems", 0)
+        first = _listed(schema, "prefixItems")
+        if not isinstance(least, int) or not all(self.may_end(item, path) for item in first[:least]):
+            return not isinstance(least, int)
+        return least <= len(first) or self.may_end(schema.get("items", True), path)
 
     def _object_ends(self, schema: Mapping[str, Any], path: tuple[int, ...]) -> bool:
         properties = schema.get("properties", {})

@@ -21,11 +21,10 @@ from phobos.chat.messages import (
     ToolChoice,
     ToolSpec,
 )
-from phobos.chat.tool_schemas import MAX_TOOLS, normalise_parameters
 from phobos.errors import ContextLengthError, RequestError
 from phobos.http.anthropic_reply import MessageDialect
 from phobos.http.capabilities import check_request
-from phobos.http.conversation import CallBook, check_tool_name, is_continued
+from phobos.http.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
 from phobos.http.fields import Fields, convert, sort_fields
 from phobos.http.generation import Job
 from phobos.http.openai import parse_stops
@@ -141,7 +140,7 @@ def _request(asked: MessagesFields, request_id: str, settings: ServeSettings) ->
     if asked.messages is None:
         raise RequestError("messages is required", param="messages")
     messages = parse_conversation(asked.system, asked.messages)
-    tools = parse_tool_list(asked.tools)
+    tools = parse_flat_tools(asked.tools, kinds=(None, "custom"), schema="input_schema")
     choice = _parse_choice(asked.tool_choice, tools)
     thinking = asked.thinking.type if asked.thinking is not None else "disabled"
     effort = asked.output_config.effort if asked.output_config is not None else None
@@ -302,44 +301,6 @@ def _invalid(message: str, param: str) -> RequestError:
 
 
 # --- tools and formats ----------------------------------------------------------------------------------------------
-
-
-def parse_tool_list(value: Any) -> tuple[ToolSpec, ...]:
-    """`tools`. Raises `RequestError`; tools that a server would run itself are not here."""
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise RequestError("tools must be a list", param="tools")
-    if len(value) > MAX_TOOLS:
-        raise RequestError(f"tools holds {len(value)} tools, and at most {MAX_TOOLS} are taken", param="tools")
-    tools: dict[str, ToolSpec] = {}
-    for index, item in enumerate(value):
-        place = f"tools[{index}]"
-        tool = _parse_tool(item, place)
-        if tool.name in tools:
-            raise RequestError(
-                f"{place}.name {quoted(tool.name)} is taken twice", code="invalid_tool_name", param=f"{place}.name"
-            )
-        tools[tool.name] = tool
-    return tuple(tools.values())
-
-
-def _parse_tool(item: Any, place: str) -> ToolSpec:
-    if not isinstance(item, dict):
-        raise RequestError(f"{place} must be an object with a name and an input_schema", param=place)
-    kind = item.get("type")
-    if kind not in (None, "custom"):
-        raise RequestError(
-            f"{place}.type {quoted(kind)} is not supported: only tools the client runs are",
-            code="unsupported_value",
-            param=f"{place}.type",
-        )
-    name = check_tool_name(item.get("name"), f"{place}.name")
-    description = item.get("description")
-    if description is not None and not isinstance(description, str):
-        raise RequestError(f"{place}.description must be a string", param=f"{place}.description")
-    schema = normalise_parameters(name, item.get("input_schema"))
-    return ToolSpec(name, description or "", schema, strict=item.get("strict") is True)
 
 
 def _parse_choice(value: ToolChoiceField | None, tools: tuple[ToolSpec, ...]) -> ToolChoice:

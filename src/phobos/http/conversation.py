@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from phobos.chat.messages import Message, Role, ToolCall, ToolSpec
+from phobos.chat.tool_schemas import MAX_TOOLS, normalise_parameters
 from phobos.errors import RequestError
 from phobos.http.wire import quoted
 
@@ -191,6 +192,45 @@ def check_tool_name(value: Any, place: str) -> str:
             param=place,
         )
     return value
+
+
+def parse_flat_tools(value: Any, *, kinds: tuple[str | None, ...], schema: str) -> tuple[ToolSpec, ...]:
+    """`tools` whose fields stand at the top: name, description, and the parameters under `schema`. Only the `kinds`
+    that a client runs itself are here. Raises `RequestError`."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise RequestError("tools must be a list", param="tools")
+    if len(value) > MAX_TOOLS:
+        raise RequestError(f"tools holds {len(value)} tools, and at most {MAX_TOOLS} are taken", param="tools")
+    tools: dict[str, ToolSpec] = {}
+    for index, item in enumerate(value):
+        place = f"tools[{index}]"
+        tool = _parse_flat_tool(item, place, kinds, schema)
+        if tool.name in tools:
+            raise RequestError(
+                f"{place}.name {quoted(tool.name)} is taken twice", code="invalid_tool_name", param=f"{place}.name"
+            )
+        tools[tool.name] = tool
+    return tuple(tools.values())
+
+
+def _parse_flat_tool(item: Any, place: str, kinds: tuple[str | None, ...], schema: str) -> ToolSpec:
+    if not isinstance(item, dict):
+        raise RequestError(f"{place} must be an object with a name", param=place)
+    kind = item.get("type")
+    if kind not in kinds:
+        raise RequestError(
+            f"{place}.type {quoted(kind)} is not supported: only tools the client runs are",
+            code="unsupported_value",
+            param=f"{place}.type",
+        )
+    name = check_tool_name(item.get("name"), f"{place}.name")
+    description = item.get("description")
+    if description is not None and not isinstance(description, str):
+        raise RequestError(f"{place}.description must be a string", param=f"{place}.description")
+    parameters = normalise_parameters(name, item.get(schema))
+    return ToolSpec(name, description or "", parameters, strict=item.get("strict") is True)
 
 
 def _invalid(message: str, param: str) -> RequestError:

@@ -80,6 +80,10 @@ class EventStream:
         self._timer: asyncio.TimerHandle | None = None
         self._silent_until_s = 0.0
 
+    def expect(self, n_choices: int) -> None:
+        """So many choices are to end, and none has yet."""
+        self._open = set(range(n_choices))
+
     def sink(self, choice: int) -> Sink:
         """The sink of one choice."""
         mailbox = self._mailbox

@@ -123,6 +123,11 @@ class Run:
         self.submitted_s = time.monotonic()
         self._spoke = False
 
+    def expect(self, n_choices: int) -> None:
+        """So many are to end, now that it is known; for what is not a choice a place."""
+        self.n_open = n_choices
+        self.events.expect(n_choices)
+
     def note(self, choice: int, event: Event) -> None:
         """Keep the books; raises the error of a choice that failed."""
         if isinstance(event, Started):
@@ -244,10 +249,10 @@ class Generations:
         async with self._run(request.request_id, job, None) as (run, facts):
             fold = job.dialect.fold(facts)
             while run.n_open:
-                for choice, event in await self._next(run, None):
+                for choice, event in await self.next_events(run):
                     run.note(choice, event)
                     fold.push(choice, event)
-            return json_response(fold.reply(), headers=_reply_headers(facts.queue_wait_s, job))
+            return json_response(fold.reply(), headers=reply_headers(facts.queue_wait_s, job.ignored))
 
     async def _stream(self, request: Request, job: Job, channel: Channel) -> None:
         entered_s = time.monotonic()
@@ -258,7 +263,7 @@ class Generations:
         async def send(data: bytes, wait_s: float) -> None:
             nonlocal held
             if not channel.opened:
-                await channel.open(200, SSE_TYPE, _reply_headers(wait_s, job))
+                await channel.open(200, SSE_TYPE, reply_headers(wait_s, job.ignored))
             data, held = held + data, b""
             await channel.send(data)
 
@@ -269,7 +274,7 @@ class Generations:
             async with self._run(request.request_id, job, beat) as (run, facts):
                 writer = job.dialect.writer(facts)
                 while run.n_open:
-                    for choice, event in coalesce(await self._next(run, beat)):
+                    for choice, event in coalesce(await self.next_events(run, beat)):
                         run.note(choice, event)
                         held += writer.push(choice, event)
                         spoke = spoke or not isinstance(event, Started)
@@ -286,25 +291,32 @@ class Generations:
 
     @contextlib.asynccontextmanager
     async def _run(self, request_id: str, job: Job, beat: Beat | None) -> AsyncIterator[tuple[Run, ReplyFacts]]:
+        """A job that is checked, admitted and submitted."""
+        if self.engine is not None and self.failure is None:
+            self._check(job, self.engine.model)
+        async with self.admitted(job.n_choices, job.requests[0].cache_slot, beat) as (run, engine):
+            self._check(job, engine.model)
+            await self._submit(engine, job, run, beat)
+            model = job.model or self.model_name(engine.model)
+            wait_s = run.place.queue_wait_s
+            yield run, ReplyFacts(request_id, int(time.time()), model, wait_s, engine.model.tokenizer)
+
+    @contextlib.asynccontextmanager
+    async def admitted(
+        self, n_choices: int, slot: int | None, beat: Beat | None = None
+    ) -> AsyncIterator[tuple[Run, ServedEngine]]:
         """Admission to release. Leaving early, by whatever way, cancels what runs."""
         failure = self.failure
         if failure is not None:
             raise failure
-        if self.engine is not None:
-            self._check(job, self.engine.model)
-        place = await self._enter(job, beat)
-        run = Run(place, EventStream(self._mailbox, job.n_choices), job.n_choices, self.metrics)
+        place = await self._enter(n_choices, slot, beat)
+        run = Run(place, EventStream(self._mailbox, n_choices), n_choices, self.metrics)
         self._runs.add(run)
         admitted_s = time.monotonic()
         self.metrics.admitted += 1
         self.metrics.queue_wait.observe(place.queue_wait_s)
         try:
-            engine = self._engine()
-            self._check(job, engine.model)
-            await self._submit(engine, job, run, beat)
-            model = job.model or self.model_name(engine.model)
-            tokenizer = engine.model.tokenizer
-            yield run, ReplyFacts(request_id, int(time.time()), model, place.queue_wait_s, tokenizer)
+            yield run, self._engine()
             self.metrics.completed += 1
         except (asyncio.CancelledError, ConnectionError):
             self.metrics.cancelled += 1
@@ -317,10 +329,9 @@ class Generations:
             run.stop()
             self.metrics.slot_duration.observe(time.monotonic() - admitted_s)
 
-    async def _enter(self, job: Job, beat: Beat | None) -> Place:
-        slot = job.requests[0].cache_slot
+    async def _enter(self, n_choices: int, slot: int | None, beat: Beat | None) -> Place:
         try:
-            return await self.admission.enter(job.n_choices, slot, beat, self.settings.heartbeat_s)
+            return await self.admission.enter(n_choices, slot, beat, self.settings.heartbeat_s)
         except asyncio.CancelledError:
             self.metrics.cancelled += 1
             raise
@@ -358,7 +369,8 @@ class Generations:
             await beat()
         return await future
 
-    async def _next(self, run: Run, beat: Beat | None) -> list[tuple[int, Event]]:
+    async def next_events(self, run: Run, beat: Beat | None = None) -> list[tuple[int, Event]]:
+        """What has come since, waiting for the first; beating meanwhile. Raises why nothing comes any more."""
         while True:
             batch = await run.events.next_batch(self.settings.heartbeat_s)
             if batch:
@@ -389,10 +401,11 @@ def _refuse(request_id: str, error: Exception) -> Refusal:
     return refusal
 
 
-def _reply_headers(queue_wait_s: float, job: Job) -> Headers:
+def reply_headers(queue_wait_s: float, ignored: tuple[str, ...]) -> Headers:
+    """What a generation's reply tells in its headers."""
     headers: Headers = (("x-phobos-queue-wait-ms", str(round(queue_wait_s * 1000))),)
-    if job.ignored:
-        headers = (*headers, ("x-phobos-ignored-fields", ignored_header(job.ignored)))
+    if ignored:
+        headers = (*headers, ("x-phobos-ignored-fields", ignored_header(ignored)))
     return headers
 
 

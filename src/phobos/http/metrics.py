@@ -145,8 +145,43 @@ class _Collector:
             yield GaugeMetricFamily("phobos_kv_usage_ratio", "Share of the cache in use", value=held / room)
 
 
-def render_metrics(metrics: Metrics, admission: Admission, snapshot: Snapshot) -> bytes:
+class _LlamaCollector:
+    """The names llama-server's dashboards know; what it counts and Phobos does not is left out."""
+
+    def __init__(self, admission: Admission, snapshot: Snapshot) -> None:
+        self._admission = admission
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        now = self._snapshot
+        counters = {
+            "prompt_tokens": ("Prompt tokens that were computed", now.prompt_tokens_computed),
+            "prompt_seconds": ("Time in prompts", now.prompt_s),
+            "tokens_predicted": ("Tokens generated", now.generated_tokens),
+            "tokens_predicted_seconds": ("Time in decoding", now.decode_s),
+            "n_decode": ("Passes of the model", now.passes),
+        }
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily("llamacpp:" + name, text, value=value)
+        gauges = {
+            "prompt_tokens_seconds": ("Prompt tokens a second", _rate(now.prompt_tokens_computed, now.prompt_s)),
+            "predicted_tokens_seconds": ("Generated tokens a second", _rate(now.generated_tokens, now.decode_s)),
+            "requests_processing": ("Requests that run", self._admission.n_active),
+            "requests_deferred": ("Requests that wait", self._admission.n_waiting),
+        }
+        for name, (text, amount) in gauges.items():
+            yield GaugeMetricFamily("llamacpp:" + name, text, value=amount)
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
+
+def render_metrics(metrics: Metrics, admission: Admission, snapshot: Snapshot, *, with_llamacpp: bool = False) -> bytes:
     """The text of `/metrics`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(metrics, admission, snapshot))
+    if with_llamacpp:
+        registry.register(_LlamaCollector(admission, snapshot))
     return generate_latest(registry)

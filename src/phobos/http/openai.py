@@ -161,7 +161,7 @@ def parse_completion(body: dict[str, Any], request_id: str, settings: ServeSetti
     asked = convert(fields.values, CompletionFields)
     if asked.best_of is not None and asked.best_of > 1:
         raise RequestError("best_of above 1 is not supported", code="unsupported_value", param="best_of")
-    prompts = _prompts(asked.prompt if asked.prompt is not None else _missing("prompt"))
+    prompts = parse_prompts(asked.prompt if asked.prompt is not None else _missing("prompt"))
     requests = tuple(
         GenerationRequest(
             request_id=request_id,
@@ -225,7 +225,7 @@ def parse_stops(value: str | list[str] | None, field: str = "stop") -> tuple[str
     return stops
 
 
-def _prompts(value: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
+def parse_prompts(value: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
     """One prompt or several: text, ids, or a list of either."""
     if isinstance(value, str):
         return (value,)

@@ -37,7 +37,7 @@ FINGERPRINT = f"phobos-{phobos.__version__}"
 
 
 @dataclass
-class _Ledger:
+class Ledger:
     """Seeds, usage and timings of a reply's choices. `copies` is n: choices of one prompt are neighbours."""
 
     copies: int
@@ -73,9 +73,10 @@ class _Ledger:
         own: dict[str, Any] = {"seed": self.seeds.get(0), "slot": self.slots.get(0)}
         if len(self.seeds) > 1:
             own["seeds"] = [self.seeds[choice] for choice in sorted(self.seeds)]
-        return {"timings": self._timings(), "x_phobos": own}
+        return {"timings": self.describe_timings(), "x_phobos": own}
 
-    def _timings(self) -> dict[str, Any]:
+    def describe_timings(self) -> dict[str, Any]:
+        """The `timings` object, in milliseconds."""
         firsts = [timings for choice, timings in self.timings.items() if choice % self.copies == 0]
         prompt_ms = 1000 * sum(timings.prompt_s for timings in firsts)
         n_prompt = sum(timings.n_prompt_computed for timings in firsts)
@@ -190,7 +191,7 @@ class ChatFold:
     def __init__(self, request: GenerationRequest, facts: ReplyFacts) -> None:
         self._request = request
         self._replies = _Replies(facts, "chat.completion", "chatcmpl-")
-        self._ledger = _Ledger(request.n)
+        self._ledger = Ledger(request.n)
         self._choices = [_ChatChoice() for _ in range(request.n)]
 
     def push(self, choice: int, event: Event) -> None:
@@ -222,7 +223,7 @@ class _ChunkWriter:
 
     def __init__(self, facts: ReplyFacts, kind: str, prefix: str, copies: int, include_usage: bool) -> None:
         self._frame = _Replies(facts, kind, prefix).frame
-        self._ledger = _Ledger(copies)
+        self._ledger = Ledger(copies)
         self._include_usage = include_usage
         self._head = b"data: " + to_json(self._frame)[:-1] + b',"choices":[{"index":'
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
@@ -369,7 +370,7 @@ class CompletionFold:
     def __init__(self, requests: tuple[GenerationRequest, ...], facts: ReplyFacts) -> None:
         self._replies = _Replies(facts, "text_completion", "cmpl-")
         self._with_logprobs = requests[0].top_logprobs is not None
-        self._ledger = _Ledger(requests[0].n)
+        self._ledger = Ledger(requests[0].n)
         self._choices = _completion_choices(requests, facts)
 
     def push(self, choice: int, event: Event) -> None:

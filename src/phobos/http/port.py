@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from phobos.chat.events import Sink
-from phobos.chat.messages import GenerationRequest
+from phobos.chat.messages import GenerationRequest, ScoreRequest
 from phobos.counters import ModelInfo
 from phobos.errors import PhobosError
 from phobos.settings import EngineSettings
@@ -34,7 +34,7 @@ class ServedTokenizer(Protocol):
     def eos_id(self) -> int | None:
         """The token that ends a text."""
 
-    def encode(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
+    def encode(self, text: str, *, special: bool = False, bos: bool = False, continues: bool = False) -> list[int]:
         """Tokens of a text."""
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
@@ -124,3 +124,6 @@ class ServedEngine(Protocol):
         queue_wait_s: float = 0.0,
     ) -> Ticket:
         """Run one choice; events go to `sink` on the engine's thread. Returns at once."""
+
+    def score(self, request: ScoreRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> Ticket:
+        """Run one scoring, likewise."""

@@ -13,12 +13,15 @@ from typing import Any
 from urllib.parse import unquote
 
 from phobos.counters import Counters
-from phobos.http import llama_server, status
+from phobos.errors import RequestError
+from phobos.http import llama_server, status, systemone
 from phobos.http.anthropic import count_tokens, parse_message_job
 from phobos.http.anthropic_reply import anthropic_error
 from phobos.http.fields import decode_object
 from phobos.http.generation import Generations
+from phobos.http.llama_completion import parse_llama_completion
 from phobos.http.openai import parse_chat, parse_completion
+from phobos.http.responses import parse_response_job
 from phobos.http.security import ALLOWED_METHODS, Guard
 from phobos.http.wire import (
     Channel,
@@ -209,6 +212,28 @@ async def _answer_count(routes: Routes, request: Request, channel: Channel) -> R
     return await _ask_model(routes, request, count)
 
 
+async def _answer_responses(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    job = parse_response_job(decode_object(request.body), request.request_id, routes.generations.settings)
+    routes.note_ignored(job.ignored)
+    return await routes.generations.answer(request, job, channel)
+
+
+async def _answer_llama(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    job = parse_llama_completion(decode_object(request.body), request.request_id, routes.generations.settings)
+    routes.note_ignored(job.ignored)
+    return await routes.generations.answer(request, job, channel)
+
+
+async def _answer_embeddings(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    raise RequestError("embeddings are not offered here: the loaded model writes text", code="unsupported_endpoint")
+
+
+async def _answer_decision(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    routes.counters.requests_received += 1
+    asked = decode_object(request.body)
+    return await systemone.answer(routes.generations, asked, request.request_id, routes.note_ignored)
+
+
 async def _answer_unknown(routes: Routes, request: Request, channel: Channel) -> Response | None:
     return Refusal(404, "there is nothing here", code="not_found").response()
 
@@ -226,6 +251,10 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "/v1/completions": (_answer_completion, _POST),
     _MESSAGES: (_answer_messages, _POST),
     _MESSAGES + "/count_tokens": (_answer_count, _POST),
+    "/v1/responses": (_answer_responses, _POST),
+    "/v1/embeddings": (_answer_embeddings, _POST),
+    "/v1/systemone": (_answer_decision, _POST),
+    "/completion": (_answer_llama, _POST),
     "/tokenize": (_answer_tokenize, _POST),
     "/detokenize": (_answer_detokenize, _POST),
     "/apply-template": (_answer_template, _POST),

@@ -61,7 +61,12 @@ def answer_health(generations: Generations, counters: Counters, *, detailed: boo
 
 def answer_metrics(generations: Generations, counters: Counters) -> Response:
     """`GET /metrics`."""
-    text = render_metrics(generations.metrics, generations.admission, counters.snapshot())
+    text = render_metrics(
+        generations.metrics,
+        generations.admission,
+        counters.snapshot(),
+        with_llamacpp=generations.settings.metrics_llamacpp,
+    )
     return Response(200, text, METRICS_TYPE)
 
 

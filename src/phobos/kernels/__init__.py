@@ -108,6 +108,8 @@ def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | No
         )
     if n_slots is not None and n_slots < 1:
         raise UsageError("--parallel must be at least 1")
+    if settings.n_threads is not None and settings.n_threads < 1:
+        raise UsageError("--threads must be at least 1")
     if settings.chunk_rows < 1:
         raise UsageError("a prompt pass needs at least 1 row")
     room = None if free_bytes is None else int(max(0, free_bytes) * CACHE_SHARE)

@@ -18,6 +18,7 @@ from phobos.repl.desk import Desk, make_console
 from phobos.repl.partner import Partner
 from phobos.repl.session import Session
 from phobos.repl.settings import ChatSettings
+from phobos.repl.terminal import keys_kept
 
 __all__ = ["ChatSettings", "chat"]
 
@@ -26,7 +27,8 @@ def chat(settings: ChatSettings) -> int:
     """Talk until the user or the input ends; the exit code. Raises `PhobosError`."""
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     console = make_console(to_stderr=not on_terminal)
-    partner = open_partner(settings, lambda text: console.print(text, style="dim"))
+    with keys_kept():
+        partner = open_partner(settings, lambda text: console.print(text, style="dim"))
     desk = Desk(Session(settings, partner), console, lambda name: _change_model(desk, settings, name))
     try:
         if settings.think and not partner.info.can_think:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +13,14 @@ from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.text import Text
+from rich.theme import Theme
 
 from phobos.repl.exchange import Answer
 from phobos.repl.partner import Partner
 from phobos.repl.session import Session
+
+# Colours of the terminal's own palette, and no backgrounds: readable on light and on dark.
+LOOKS = Theme({"markdown.code": "bold cyan", "markdown.block_quote": "italic", "markdown.table.border": "dim"})
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,6 @@ class Desk:
 
 def make_console(*, to_stderr: bool = False) -> Console:
     """A console that follows the terminal's real size: what COLUMNS says is old after a resize."""
-    import os
-
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
     stream = sys.stderr if to_stderr else sys.stdout
-    return Console(file=stream, highlight=False, markup=False, emoji=False, _environ=environment)
+    return Console(file=stream, theme=LOOKS, highlight=False, markup=False, emoji=False, _environ=environment)

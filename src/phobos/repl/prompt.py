@@ -15,7 +15,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -99,15 +99,21 @@ def _make_bindings() -> KeyBindings:
         event.current_buffer.insert_text("\n")
 
     @Condition
-    def is_choosing() -> bool:
-        state = get_app().current_buffer.complete_state
-        return state is not None and state.current_completion is not None
+    def is_at_folder() -> bool:
+        buffer = get_app().current_buffer
+        if buffer.complete_state is None or buffer.complete_state.current_completion is None:
+            return False
+        _, _, argument = buffer.text.partition(" ")
+        return bool(argument) and not argument.endswith("/") and Path(argument).expanduser().is_dir()
 
-    @bindings.add("enter", filter=has_completions & is_choosing)
-    def take_completion(event: KeyPressEvent) -> None:
-        event.current_buffer.complete_state = None
+    @bindings.add("enter", filter=is_at_folder)
+    def enter_folder(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        buffer.complete_state = None
+        buffer.insert_text("/")
+        buffer.start_completion(select_first=False)
 
-    @bindings.add("enter", filter=~is_choosing)
+    @bindings.add("enter", filter=~is_at_folder)
     def send(event: KeyPressEvent) -> None:
         event.current_buffer.validate_and_handle()
 

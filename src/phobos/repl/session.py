@@ -113,12 +113,12 @@ class Session:
         n_tokens = finished.usage.n_generated if finished is not None else answer.n_deltas
         parts.append(f"{n_tokens} token{'' if n_tokens == 1 else 's'}")
         if answer.first_s is not None:
-            parts.append(f"first after {format_seconds(answer.first_s)}")
+            parts.append(f"first {format_seconds(answer.first_s)}")
         if (rate := answer.rate) is not None:
-            parts.append(f"{rate:.1f} tok/s")
+            parts.append(f"{rate:.{0 if rate >= 99.5 else 1}f} tok/s")
         if finished is not None:
             usage = finished.usage
-            parts.append(f"{usage.n_cached} of {usage.n_prompt} reused")
+            parts.append(f"{usage.n_cached}/{usage.n_prompt} reused")
             parts.append(self._fill(usage.n_prompt + usage.n_generated))
             if finished.reason == "length":
                 parts.append(self._cut_off(usage.n_prompt + usage.n_generated))
@@ -130,7 +130,7 @@ class Session:
         n_ctx = self.partner.info.n_ctx
         if n_ctx is None:
             return f"context {n_tokens}"
-        return f"context {n_tokens}/{n_ctx} ({n_tokens / n_ctx:.0%})"
+        return f"context {n_tokens / n_ctx:.0%} of {n_ctx}"
 
     def _cut_off(self, n_tokens: int) -> str:
         n_ctx = self.partner.info.n_ctx
@@ -154,5 +154,6 @@ class Session:
             rows.append(("writing", f"{totals.n_generated / totals.decode_s:.1f} tok/s"))
         if self.last is not None and self.last.finished is not None:
             usage = self.last.finished.usage
-            rows.append(("context", self._fill(usage.n_prompt + usage.n_generated).removeprefix("context ")))
+            n_held = usage.n_prompt + usage.n_generated
+            rows.append(("context", f"{n_held} tokens" + (f" of {info.n_ctx}" if info.n_ctx else "")))
         return rows

@@ -47,14 +47,15 @@ def answering() -> Iterator[Interrupt]:
         return
     before = signal.signal(signal.SIGINT, interrupt.on_signal)
     try:
-        with _no_echo():
+        with keys_kept():
             yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
-def _no_echo() -> Iterator[None]:
+def keys_kept() -> Iterator[None]:
+    """Echo no keys for a while, but keep them for the prompt; without a terminal nothing happens."""
     try:
         import termios
     except ImportError:  # Windows echoes nothing while nobody reads

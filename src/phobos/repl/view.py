@@ -62,7 +62,7 @@ class AnswerView:
             finished, tail = self._advance(answer.text, last=last)
             settled += finished
             region = tail
-        self._painter.paint(region, settled)
+        self._painter.paint(region, settled, now=last)
         self._next_s = now_s + max(FRAME_S, (time.monotonic() - now_s) / RENDER_SHARE)
 
     def _waiting(self, answer: Answer, now_s: float) -> list[str]:

@@ -22,10 +22,26 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
+_ASCII = {"d": "0-9", "w": "0-9A-Za-z_"}
+_PIECE = re.compile(r"\\.|\[|\]|/|\n|[^\\\[\]/\n]+|\\", re.DOTALL)
+
+
 def pattern(regex: str) -> str:
-    """A regular expression as a Lark terminal's body."""
-    escaped = re.sub(r"\\.|/", lambda found: r"\/" if found.group() == "/" else found.group(), regex, flags=re.DOTALL)
-    return "/" + escaped.replace("\n", r"\n") + "/"
+    """A regular expression as a Lark terminal's body; digits and word characters are ASCII's, as in JSON schema."""
+    parts = []
+    in_class = False
+    for piece in _PIECE.findall(regex):
+        kind = piece[1:] if piece[0] == "\\" else ""
+        written = piece
+        if kind.lower() in _ASCII and not (in_class and kind.isupper()):
+            chars = _ASCII[kind.lower()]
+            written = chars if in_class else f"[{'^' if kind.isupper() else ''}{chars}]"
+        elif piece in ("[", "]"):
+            in_class = piece == "["
+        elif piece in ("/", "\n"):
+            written = r"\/" if piece == "/" else r"\n"
+        parts.append(written)
+    return "/" + "".join(parts) + "/"
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:

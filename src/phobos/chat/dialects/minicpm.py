@@ -12,5 +12,6 @@ CALLS = TaggedCalls(
     value_end="</param>",
     call_end="</function>",
     has_cdata=True,
+    python_words=True,
 )
 MINICPM = Dialect("minicpm", CALLS, lambda template: "<function name=" in template)

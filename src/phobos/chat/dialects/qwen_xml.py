@@ -12,5 +12,6 @@ CALLS = TaggedCalls(
     value_end="</parameter>\n",
     call_end="</function>\n</tool_call>",
     pad="\n",
+    python_words=True,
 )
 QWEN_XML = Dialect("qwen-xml", CALLS, lambda template: "<function=" in template and "<parameter=" in template)

@@ -43,8 +43,9 @@ Piece = Content | Consumed
 class Scanner:
     """See the module. Owned by one sequence.
 
-    `calls` are the name and the arguments of each call, as far as they were read. `shown_ids` are the control tokens
-    whose spelling stands in the text it is given; calls get none of `used_ids`.
+    `is_certain`: what opened is held to be a call, so one that is cut off is no text. `calls` are the name and the
+    arguments of each call, as far as they were read. `shown_ids` are the control tokens whose spelling stands in the
+    text it is given; calls get none of `used_ids`.
     `in_reasoning`: the next character is reasoning. `opening`: the call at hand, from the moment it opened.
     `answer_from`: the position at which the answer begins, behind the thinking block if there was one.
     """
@@ -62,6 +63,7 @@ class Scanner:
         self.in_reasoning = in_reasoning
         self.opening: Opening | None = None
         self.answer_from = 0
+        self.is_certain = False
         self.calls: list[tuple[str, str]] = []
         self._dialect = dialect
         self._tools = {tool.name: tool for tool in tools}
@@ -207,6 +209,10 @@ class Scanner:
                 self._reader.advance(len(self._reader.rest))
             self._account()
             self._fresh, self._after_call = False, True
+            return
+        if self.is_certain and self._reader.ended:
+            self._held = None
+            self._drop(len(self._reader.rest))
             return
         self._reader.seek(self._held)
         self._held = None

@@ -6,6 +6,7 @@ string. A string is passed on as it is written, anything else once it is complet
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ class TaggedCalls:
     `key_end` and `value_end` round an argument's key and text; `pad` stands on both sides of the text.
 
     `has_cdata`: text may be wrapped, and else has entities. `marks_strings`: the key's end says `string="true"`.
+    `python_words`: the template writes truth values as Python does.
     """
 
     openers: tuple[str, ...]
@@ -49,6 +51,7 @@ class TaggedCalls:
     gap: str = ""
     has_cdata: bool = False
     marks_strings: bool = False
+    python_words: bool = False
     opens_at_name: bool = False
     at_start: bool = False
     without_tools: bool = False
@@ -193,6 +196,8 @@ class TaggedCalls:
             texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
             return [f"{rule}: {lark.choice([lark.literal(self._wrap(text) + end) for text in texts])}"]
         kinds = schema.get("type", "string")
+        if kinds == "boolean" and self.python_words:
+            return [f"{rule}: {lark.choice([lark.literal(word + end) for word in ('True', 'False')])}"]
         if "string" not in ([kinds] if isinstance(kinds, str) else kinds):
             return [f"{rule}: {lark.json_rule(schema)} {lark.literal(end)}"]
         # A string ends where its closing tag does; what stands behind that is laid out apart from it.
@@ -235,9 +240,17 @@ def to_json(text: str, schema: Mapping[str, Any]) -> str:
         try:
             json.loads(bare)
         except (ValueError, RecursionError):
-            return json.dumps(text, ensure_ascii=False)
+            return _from_python(bare) or json.dumps(text, ensure_ascii=False)
         return bare
     return json.dumps(text, ensure_ascii=False)
+
+
+def _from_python(text: str) -> str | None:
+    """A list or mapping as some templates write it, with Python's own quotes and words, as JSON."""
+    try:
+        return json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
 
 
 class EntityDecoder:

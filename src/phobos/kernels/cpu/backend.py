@@ -24,6 +24,7 @@ from phobos.kernels.cpu.layout import (
     WAIT_FLAG,
     Header,
     float_stride,
+    round_up,
 )
 from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
 from phobos.kernels.cpu.memory import Arena
@@ -62,14 +63,16 @@ class CpuBackend:
         self._weights, self._weight_arena = self._plan(gguf)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
         self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx)
-        self._batch_arena = Arena(8 * HEADER_WORDS + 16 * limits.max_rows + 8 * LINE + self.n_threads * SCRATCH_BYTES)
+        # A product keeps 2 groups of 16 sums a row beside what does not grow with the rows.
+        scratch_bytes = SCRATCH_BYTES + round_up(128 * limits.max_rows, LINE)
+        self._batch_arena = Arena(8 * HEADER_WORDS + 16 * limits.max_rows + 8 * LINE + self.n_threads * scratch_bytes)
         self._header = self._words(8 * HEADER_WORDS, np.int64)
         arrays = [self._words(4 * limits.max_rows, np.int32) for _ in range(4)]
         self._tokens, self._positions, self._slots, self._outputs = arrays
         for word, array in zip((Header.TOKENS, Header.POSITIONS, Header.SLOTS, Header.OUTPUTS), arrays, strict=True):
             self._header[word] = array.ctypes.data
-        self._header[Header.SCRATCH] = self._batch_arena.take(self.n_threads * SCRATCH_BYTES)
-        self._header[Header.SCRATCH_BYTES] = SCRATCH_BYTES
+        self._header[Header.SCRATCH] = self._batch_arena.take(self.n_threads * scratch_bytes)
+        self._header[Header.SCRATCH_BYTES] = scratch_bytes
         lowering = Lowering(
             program,
             self._weights,

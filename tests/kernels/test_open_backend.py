@@ -1,0 +1,162 @@
+"""`open_backend`: context and slots from settings and free memory, what it says of a model, and its refusals."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import phobos.kernels
+from gguf_writer import write_gguf
+from one_op import make_batch
+from phobos.archs import build_program
+from phobos.errors import UsageError
+from phobos.gguf.quants import GGMLType
+from phobos.gguf.reader import open_gguf
+from phobos.kernels import open_backend, plan_limits
+from phobos.machine import Memory
+from phobos.program.steps import Program
+from phobos.settings import EngineSettings
+from tiny_models import N_CTX, RECIPES, make_metadata, make_tokens, make_weights, write_tiny_model
+
+ROW_BYTES = 2 * 2 * 2 * (64 + 64)  # of the tiny model "llama-untied": layers, halves, heads
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(RECIPES["llama-untied"], tmp_path_factory.mktemp("open") / "tiny.gguf", (GGMLType.Q4_K,))
+
+
+@pytest.fixture(scope="module")
+def program(path: Path) -> Program:
+    with open_gguf(path) as gguf:
+        return build_program(gguf)
+
+
+def limits_of(program: Program, free: int | None, **settings: int) -> tuple[int, int]:
+    limits = plan_limits(program, EngineSettings(Path("m.gguf"), **settings), free)  # type: ignore[arg-type]
+    return limits.n_ctx, limits.n_slots
+
+
+def test_defaults_follow_the_free_memory(program: Program) -> None:
+    assert limits_of(program, None) == (N_CTX, 4)
+    assert limits_of(program, 1 << 40) == (N_CTX, 4)
+    assert limits_of(program, 2 * 2 * N_CTX * ROW_BYTES) == (N_CTX, 2), "half of what is free is for the cache"
+    assert limits_of(program, 2 * N_CTX * ROW_BYTES) == (N_CTX, 1)
+    assert limits_of(program, 2 * 700 * ROW_BYTES) == (512, 1), "a shorter context, in steps of 256"
+    assert limits_of(program, 0) == (256, 1), "loading fails later, where it is known how"
+    assert limits_of(replace(program, n_ctx_train=131_072), 1 << 40) == (4096, 4)
+
+
+def test_settings_win(program: Program) -> None:
+    assert limits_of(program, 1 << 40, n_ctx=N_CTX, n_slots=9) == (N_CTX, 9)
+    assert limits_of(program, 1 << 40, n_ctx=1) == (1, 4)
+    assert limits_of(program, 2 * 2 * 1024 * ROW_BYTES, n_slots=2) == (1024, 2)
+    limits = plan_limits(program, EngineSettings(Path("m.gguf"), n_slots=3, chunk_rows=100), None)
+    assert limits.max_rows == 103, "a chunk of a prompt beside a row of every slot"
+    assert limits.max_outputs > 3
+
+
+def test_impossible_settings_are_refused(program: Program) -> None:
+    with pytest.raises(UsageError, match=f"trained for {N_CTX} tokens, use --ctx-size {N_CTX} or less"):
+        limits_of(program, None, n_ctx=N_CTX + 1)
+    with pytest.raises(UsageError, match="--ctx-size 0"):
+        limits_of(program, None, n_ctx=0)
+    with pytest.raises(UsageError, match="--parallel must be at least 1"):
+        limits_of(program, None, n_slots=0)
+    with pytest.raises(UsageError, match=r"8 x 1000 tokens of cache take 8.19 MB and 1.00 MB of memory are free"):
+        limits_of(program, 1_000_000, n_ctx=1000, n_slots=8)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "reference"])
+def test_what_is_said_of_a_model(path: Path, kind: str) -> None:
+    stages = []
+    with open_gguf(path) as gguf:
+        settings = EngineSettings(path, backend=kind, n_ctx=300, n_slots=2, n_threads=1)
+        backend, info = open_backend(gguf, settings, stages.append)
+    assert (info.name, info.architecture, info.quantization) == ("tiny llama-untied", "llama", "Q4_K")
+    assert info.n_params == sum(values.size for values in make_weights(RECIPES["llama-untied"]).values())
+    assert (info.n_ctx, info.n_layers, info.n_vocab, info.layer_kinds) == (300, 2, 300, ("full", "full"))
+    value_bytes = 2 if kind == "cpu" else 4
+    assert info.cache_bytes >= 2 * 300 * ROW_BYTES // 2 * value_bytes
+    assert info.weights_bytes > 4.5 / 8 * info.n_params if kind == "cpu" else info.weights_bytes == 4 * info.n_params
+    assert (backend.limits.n_ctx, backend.limits.n_slots) == (300, 2)
+    assert backend.describe().kind == "cpu"
+    fractions = [progress.fraction for progress in stages]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+    assert backend.run(make_batch(make_tokens(5))).shape == (5, 300)
+    backend.close()
+    backend.close()
+
+
+def test_gemma3_tells_its_windows_and_file_type(tmp_path: Path) -> None:
+    recipe = RECIPES["gemma3"]
+    metadata = {**make_metadata(recipe), "general.file_type": 15}
+    del metadata["general.name"]
+    tensors = {name: (GGMLType.F32, values) for name, values in make_weights(recipe).items()}
+    with open_gguf(write_gguf(tmp_path / "some-name.gguf", metadata, tensors)) as gguf:
+        backend, info = open_backend(
+            gguf, EngineSettings(tmp_path, backend="reference", n_ctx=8), lambda progress: None
+        )
+    backend.close()
+    assert (info.name, info.quantization) == ("some-name", "Q4_K_M")
+    assert info.layer_kinds == ("window",) * 5 + ("full", "window")
+
+
+def test_widened_tensors_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_tiny_model(RECIPES["llama"], tmp_path / "tiny.gguf", (GGMLType.Q2_K,))
+    caplog.set_level(logging.WARNING, "phobos.load")
+    logging.getLogger("phobos").propagate = True
+    with open_gguf(path) as gguf:
+        backend, _ = open_backend(gguf, EngineSettings(path, n_ctx=64), lambda progress: None)
+    backend.close()
+    (record,) = [record for record in caplog.records if record.name == "phobos.load"]
+    message = record.getMessage()
+    assert message.startswith("no packed form for Q2_K: held as F16")
+    assert "token_embd.weight" in message
+    assert message.endswith("and 7 more")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"backend": "abacus"}, "no backend 'abacus' here: use --backend cpu or reference"),
+        ({"cache_type_k": "q8_0"}, "--cache-type-k q8_0 is not supported"),
+        ({"cache_type_v": "q4_0"}, "--cache-type-v q4_0 is not supported"),
+        ({"n_threads": 0}, "--threads must be at least 1"),
+    ],
+)
+def test_settings_nobody_can_have(path: Path, changes: dict[str, object], sentence: str) -> None:
+    with open_gguf(path) as gguf, pytest.raises(UsageError, match=sentence):
+        open_backend(gguf, replace(EngineSettings(path), **changes), lambda progress: None)  # type: ignore[arg-type]
+
+
+def test_the_machine_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = path.stat().st_size
+    monkeypatch.setattr(phobos.kernels, "read_memory", lambda: Memory(1 << 30, size + 2 * N_CTX * ROW_BYTES))
+    with open_gguf(path) as gguf:
+        backend, _ = open_backend(gguf, EngineSettings(path), lambda progress: None)
+    backend.close()
+    assert (backend.limits.n_ctx, backend.limits.n_slots) == (N_CTX, 1)
+
+
+def test_released_and_copied_slots_of_the_reference(path: Path) -> None:
+    """The reference keeps the slot calls of the protocol too."""
+    tokens = make_tokens(20)
+    with open_gguf(path) as gguf:
+        settings = EngineSettings(path, backend="reference", n_ctx=64, n_slots=3)
+        backend, _ = open_backend(gguf, settings, lambda progress: None)
+    plain = backend.run(make_batch(tokens)).copy()
+    backend.copy_rows(0, 1, 12)
+    assert np.allclose(backend.run(make_batch(tokens[12:], 12, 1)), plain[12:], rtol=1e-4, atol=1e-4)
+    state = backend.save(0, 7)
+    backend.release(0)
+    backend.restore(2, 7, state)
+    assert np.allclose(backend.run(make_batch(tokens[7:], 7, 2)), plain[7:], rtol=1e-4, atol=1e-4)
+    assert not np.allclose(backend.run(make_batch(tokens[7:], 7, 0)), plain[7:], rtol=1e-2, atol=1e-2)
+    with pytest.raises(ValueError, match="bytes"):
+        backend.restore(0, 8, state)

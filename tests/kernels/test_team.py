@@ -1,0 +1,89 @@
+"""The team: passes after its workers have parked, long waits, and kernels from the cache in a process without Numba."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from one_op import OneOp, loaded, make_batch, random
+from phobos.gguf.quants import GGMLType
+from phobos.kernels.cpu.team import KERNELS, Team
+from phobos.program.steps import Buffer, RmsNorm
+
+
+def make_norms(folder: Path, n_threads: int):  # type: ignore[no-untyped-def]
+    """Ten steps, each waiting for the one before."""
+    x = Buffer("x", 64)
+    ops = tuple(RmsNorm(x, x, "w", 1e-6, x) for _ in range(10))
+    one = OneOp({"x": random(1, 40, 64)}, ops, x, {"w": (GGMLType.F32, random(2, 64))})
+    return loaded(one, folder, "cpu", n_threads=n_threads)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 4])
+def test_passes_after_parking(tmp_path: Path, n_threads: int) -> None:
+    """Pauses around the time a worker spins before it parks: no pass is lost, whichever side of it comes first."""
+    with make_norms(tmp_path, n_threads) as backend:
+        want = backend.run(make_batch(range(30))).copy()
+        for pause in (0, 0.0005, 0.001, 0.002, 0.02, 0.1) * 4:
+            time.sleep(pause)
+            assert np.array_equal(backend.run(make_batch(range(30))), want)
+
+
+def test_an_idle_team_uses_no_processor(tmp_path: Path) -> None:
+    with make_norms(tmp_path, 3) as backend:
+        backend.run(make_batch(range(30)))
+        time.sleep(0.3)
+        before = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - before < 0.05
+
+
+def test_closing_ends_the_threads(tmp_path: Path) -> None:
+    def workers() -> int:
+        return sum(thread.name.startswith("phobos-kernel") for thread in threading.enumerate())
+
+    before = workers()
+    with make_norms(tmp_path, 3) as backend:
+        assert workers() == before + 2
+        backend.run(make_batch(range(3)))
+    backend.close()
+    assert workers() == before
+
+
+def test_a_team_of_nobody_is_refused() -> None:
+    with pytest.raises(ValueError, match="a team of 0 threads"):
+        Team(0, 0, 0)
+
+
+WITHOUT_NUMBA = """
+import sys, threading, time
+import numpy as np
+from phobos.kernels.cpu.team import Team
+
+team = Team(2, 0, 0)
+team._control[:] = 0
+team.close()
+late = threading.Thread(target=lambda: (time.sleep(0.2), team._run_steps(team._record_address, 1, 2)))
+late.start()
+team._run_steps(team._record_address, 0, 2)  # waits for the late one, long enough to give its core away
+late.join()
+assert "numba" not in sys.modules, "kernels came from the compiler, not from the cache"
+"""
+
+
+def test_cached_kernels_run_without_numba(tmp_path: Path) -> None:
+    """What object code calls outside itself must be found in a process that has never loaded Numba."""
+    environment = {**os.environ, "PHOBOS_KERNEL_CACHE_DIR": str(tmp_path)}
+    warm = f"from phobos.kernels.cpu.compiler import load_kernels; load_kernels({KERNELS!r})"
+    for script in (warm, WITHOUT_NUMBA):
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
