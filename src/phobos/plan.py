@@ -17,12 +17,13 @@ from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels import cache_row_bytes, plan_limits
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cpu.layout import BLOCK, PACKED, SCRATCH_BYTES, float_stride, packed_bytes, quantized_stride
-from phobos.program.steps import Embed, MatMul, Program
+from phobos.program.steps import MatMul, Program, matrices_of
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
 CACHED_VALUE_BYTES = 2
-PROCESS_BYTES = 180_000_000  # the interpreter with its libraries, tokenizer and code
+PROCESS_BYTES = 180_000_000  # measured: the interpreter with its libraries, tokenizer and code
+SENTENCEPIECE_BYTES = 400  # measured: more for each token of a SentencePiece vocabulary, while it is made
 SPARE = 0.03  # of the available memory, left to the rest of the system
 
 
@@ -72,6 +73,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         weights = weights_bytes(gguf, program)
         on_disk = sum(tensor.n_bytes for tensor in gguf.tensors.values())
         limits = _limits(program, settings, None if have.available is None else have.available - on_disk)
+        process = process_bytes(gguf)
         scratch = scratch_bytes(gguf, program, limits, settings.n_threads or machine.n_usable_cores())
     per_token = cache_row_bytes(program, CACHED_VALUE_BYTES)
     cache = limits.n_slots * limits.n_ctx * per_token
@@ -79,7 +81,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
         Part("cache", cache, "memory", f"{limits.n_slots} x {limits.n_ctx} tokens, {format_bytes(per_token)} each"),
         Part("scratch", scratch, "memory", f"the buffers of one pass of up to {limits.max_rows} rows"),
-        Part("program", PROCESS_BYTES, "memory", "Python, its libraries, tokenizer and compiled kernels"),
+        Part("program", process, "memory", "Python, its libraries, tokenizer and compiled kernels"),
     )
     total = sum(part.n_bytes for part in parts)
     room = None if have.available is None else int(have.available * (1 - SPARE)) - (total - cache)
@@ -132,7 +134,7 @@ def largest_context(room: int | None, bytes_per_token: int, limit: int) -> int:
 
 def weights_bytes(gguf: GGUF, program: Program) -> int:
     """Bytes of all weights as the CPU backend holds them: matrices packed, vectors as float32."""
-    matrices = {op.weight for op in program.ops if isinstance(op, MatMul | Embed)}
+    matrices = {name for op in program.ops for name in matrices_of(op)}
     total = 0
     for name in program.weights():
         shape = gguf.tensors[name].shape
@@ -144,6 +146,14 @@ def weights_bytes(gguf: GGUF, program: Program) -> int:
             kind = PACKED[GGMLType.F16]
         total += packed_bytes(kind, math.prod(shape[:-1]), shape[-1])
     return total
+
+
+def process_bytes(gguf: GGUF) -> int:
+    """Bytes of everything else at its peak."""
+    if gguf.metadata.get("tokenizer.ggml.model") != "llama" or "tokenizer.ggml.tokens" not in gguf.metadata:
+        return PROCESS_BYTES
+    tokens = gguf.metadata.preview("tokenizer.ggml.tokens", 0)
+    return PROCESS_BYTES + (SENTENCEPIECE_BYTES * tokens[1] if tokens is not None else 0)
 
 
 def scratch_bytes(gguf: GGUF, program: Program, limits: BackendLimits, n_threads: int) -> int:

@@ -90,7 +90,7 @@ def test_a_vocabulary_alone_is_no_model(tmp_path: Path) -> None:
 def test_an_unknown_architecture_names_the_known(tmp_path: Path) -> None:
     _, metadata, weights = parts("llama")
     metadata["general.architecture"] = "mamba"
-    with pytest.raises(UnsupportedModelError, match="'mamba' is not supported: Phobos runs gemma3, llama, qwen2"):
+    with pytest.raises(UnsupportedModelError, match=r"'mamba' is not supported: Phobos runs .*llama.*qwen2"):
         build(tmp_path, metadata, weights)
 
 

@@ -76,6 +76,7 @@ REAL = [
 ]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", REAL)
 def test_real_models(name: str) -> None:
     """Tokens are equal; the referee's best tokens have nearly its probabilities; its greedy text, fed back, is what

@@ -53,7 +53,8 @@ def test_the_total_is_the_measured_peak(name: str, n_ctx: int) -> None:
         pytest.skip("this system does not tell the peak")
     plan = make_plan(EngineSettings(path, n_ctx=n_ctx, n_slots=1))
     command = [sys.executable, str(Path(__file__).with_name("measure_peak.py")), str(path), str(n_ctx)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True, timeout=600)
+    for _ in range(2):  # the first run may compile kernels, which is no part of the plan
+        done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True, timeout=600)
     peak = int(done.stdout)
     without_file = peak - plan.file_bytes  # the system may or may not have taken the file's pages back by then
     assert any(abs(plan.total_bytes - measured) <= 0.05 * measured for measured in (peak, without_file)), (plan, peak)

@@ -168,6 +168,13 @@ def test_a_format_holds_behind_the_thoughts(desk: Callable[..., Desk]) -> None:
     assert isinstance(json.loads(text_of(events))["answer"], int)
 
 
+def test_an_answer_that_the_limit_ends_is_whole_and_says_so(desk: Callable[..., Desk]) -> None:
+    output = OutputFormat("json_schema", {"type": "array", "items": {"type": "string"}, "minItems": 1})
+    events = desk(say('["' + "x" * 500)).ask(output=output, max_tokens=60)
+    assert isinstance(json.loads(text_of(events)), list)
+    assert events[-1].reason == "length" and events[-1].usage.n_generated < 60
+
+
 def test_the_thinking_budget(desk: Callable[..., Desk]) -> None:
     events = desk(say("one two three four five six")).ask(thinking=True, thinking_budget=7, max_tokens=40)
     assert text_of(events, ReasoningDelta) == "one two" and events[-1].usage.n_reasoning >= 7

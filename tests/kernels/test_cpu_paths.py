@@ -20,7 +20,8 @@ from tiny_models import PACKED_TYPES, RECIPES, write_tiny_model
 
 def probe(out: Path, models: list[Path], path_name: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PHOBOS_CPU_PATH": path_name}
-    environment["PYTHONPATH"] = str(Path(path_probe.__file__).parent)
+    places = [str(Path(path_probe.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     command = [sys.executable, path_probe.__file__, str(out), *map(str, models)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

@@ -19,6 +19,7 @@ from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
 from tiny_models import PACKED_TYPES, RECIPES, make_tokens, write_tiny_model
 
+pytestmark = pytest.mark.timeout(600)  # single rows of a real model, on a machine that has other work
 N_SLOTS = 3
 # All packed types; a model whose rows are whole blocks of 32 only; a model of windows.
 TINY = {
@@ -96,7 +97,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if found is None:
         pytest.skip(f"{values.MODEL_FILES[0]} is not here: run `make test`, which fetches it")
     with open_gguf(found) as gguf:
-        return make_case(found, np.array(load_tokenizer(gguf).encode(values.TEXT.read_text())[:590], np.int32))
+        return make_case(found, np.array(load_tokenizer(gguf).encode(values.TEXT.read_text())[:530], np.int32))
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])

@@ -34,6 +34,7 @@ TESTS = Path(__file__).resolve().parent.parent
 SCRIPT = TESTS / "chat_scripted.py"
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>()][A-Z0-9]?)")
 DEADLINE_S = 20
+LOAD_S = 300  # a real model may have its kernels compiled first
 
 
 def chat_environment(folder: Path, **extra: str) -> dict[str, str]:
@@ -136,7 +137,7 @@ def start_chat(tmp_path: Path, model_file: Path) -> Iterator[StartChat]:
         )
         chat = PseudoTerminal(tmp_path, given, program, columns, **extra)
         running.append(chat)
-        chat.wait(r"/help lists commands[\s\S]*> ")
+        chat.wait(r"/help lists commands[\s\S]*> ", deadline_s=LOAD_S)
         return chat
 
     yield start

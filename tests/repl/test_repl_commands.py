@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -261,6 +262,21 @@ def test_footer_tells_when_the_context_is_full(bench: MakeBench) -> None:
     run(desk, "/set n-predict 1")
     desk.session.transcript.turns.clear()
     assert "cut off by the limit" in desk.session.footer(desk.front.ask("go"))
+
+
+def test_deciding_reads_and_writes_nothing(bench: MakeBench) -> None:
+    desk = bench()
+    desk.desk.ask("my package never came")
+    before = desk.session.transcript.messages
+    said = run(desk, "/decide which desk? refunds | shipping | refunds |")
+    shares = [float(found) for found in re.findall(r"(\d+\.\d+)%", said)]
+    assert len(shares) == 2 and abs(sum(shares) - 100) < 0.1
+    assert "refunds" in said and "shipping" in said and "confidence" in said
+    assert desk.session.transcript.messages == before
+    assert sum(isinstance(request, GenerationRequest) for request in desk.engine.submitted) == 1
+    for line in ("/decide", "/decide one", "/decide really? | |"):
+        with pytest.raises(UsageError, match="two or more labels"):
+            run(desk, line)
 
 
 def test_leaving(bench: MakeBench) -> None:

@@ -20,6 +20,7 @@ from phobos.http.listener import Listener
 from phobos.repl import remote
 from phobos.repl.exchange import Answer, run_exchange
 from phobos.repl.http_client import HttpClient, ServerAddress, parse_address
+from phobos.repl.local import LocalPartner
 from phobos.repl.partner import Partner
 from phobos.repl.remote import RemotePartner, find_server, open_remote, read_events
 from phobos.repl.session import AskHooks, Session
@@ -131,6 +132,19 @@ def test_tokens_by_the_servers_routes(serve: Serve) -> None:
     session = session_with(partner)
     ask(session, "hello")
     assert partner.count_prompt(session.build_request()) > 20
+
+
+def test_deciding_by_the_servers_route_is_as_by_an_engine_here(serve: Serve) -> None:
+    server = serve()
+    partner = open_remote(server.url, None, quiet)
+    assert partner.can_decide()
+    found = partner.decide("User: hello", "polite?", ("yes", "no", "a little"))
+    here = LocalPartner(server.engine).decide("User: hello", "polite?", ("yes", "no", "a little"))  # type: ignore[arg-type]
+    assert found.labels == here.labels
+    assert found.probabilities == pytest.approx(here.probabilities, abs=1e-6)
+    assert found.confidence == pytest.approx(here.confidence, abs=1e-6)
+    with canned(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n") as url:
+        assert not RemotePartner(HttpClient(parse_address(url)), [{"id": "m"}]).can_decide()
 
 
 def test_a_model_without_chat_format_continues_the_text(serve: Serve) -> None:

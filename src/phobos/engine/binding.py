@@ -19,6 +19,7 @@ import numpy as np
 
 from phobos.chat.dialects.dialect import Opening
 from phobos.chat.dialects.scanner import Scanner
+from phobos.engine.closing import JsonState
 from phobos.engine.grammar import Grammars, Plan
 from phobos.errors import UnavailableError
 from phobos.kernels.backend import IntArray
@@ -40,8 +41,10 @@ class Binding:
         self._scanner = scanner
         self._budget = thinking_budget
         self._n_thoughts = 0
-        self._n_left: int | None = None
+        self._n_allowed: int | None = None
         self._n_chosen = 0
+        self._json = JsonState()
+        self.is_cut = False
         self._thought = False
         self._matcher: Any = None
         self._opening: Opening | None = None  # the call being bound, or found not to be one
@@ -55,7 +58,7 @@ class Binding:
 
     def allow(self, n_tokens: int) -> None:
         """See `Constraint`."""
-        self._n_left = n_tokens
+        self._n_allowed = n_tokens
 
     def prepare(self) -> None:
         """Begin with the mask of the next token, all tokens before it being known."""
@@ -83,6 +86,7 @@ class Binding:
             self._forced.popleft()
         elif self._matcher is not None:
             self._matcher.consume_token(token)
+            self._json.push(self._grammars.vocabulary.piece(token))
 
     def _next_task(self) -> Callable[[], IntArray | None] | None:
         """What has to be computed; else `_fixed` is the mask."""
@@ -120,7 +124,7 @@ class Binding:
         if scanner.calls[-1] in scanner.calls[:-1]:
             return True
         needed = 2 * self._n_chosen / len(scanner.calls)
-        return self._n_left is not None and self._n_left - self._n_chosen < needed
+        return self._n_allowed is not None and self._n_allowed - self._n_chosen < needed
 
     def _next_call_task(self, plan: Plan, scanner: Scanner | None) -> Callable[[], IntArray | None] | None:
         """Where only calls are bound: the call at hand, or the end behind the last that may be."""
@@ -142,6 +146,7 @@ class Binding:
     # In the grammars' thread
 
     def _begin_answer(self, plan: Plan) -> IntArray | None:
+        self._json = JsonState()
         matcher = (plan.after if self._thought else plan.first).deep_copy()
         written = ""
         if self._scanner is not None and self._thought:
@@ -167,6 +172,7 @@ class Binding:
         """Take in text that was written before the grammar began."""
         if not written:
             return True
+        self._json.push(written.encode())
         return bool(matcher.consume_tokens(self._grammars.library.tokenize_str(written)))
 
     def _compute(self) -> IntArray:
@@ -183,7 +189,18 @@ class Binding:
             forced = matcher.compute_ff_tokens() or self._forced_marker()
             if forced and _allows(mask, forced[0]):
                 return self._only(forced[:1])
-        return mask
+        return self._steer(mask)
+
+    def _steer(self, mask: IntArray) -> IntArray:
+        """Make for the end of a JSON answer whose tokens run out."""
+        plan, grammars = self._plan, self._grammars
+        if plan is None or plan.n_names is None or self._n_allowed is None:
+            return mask
+        if not self._json.is_near(self._n_allowed - self._n_chosen, self._n_allowed, plan.n_names):
+            return mask
+        steered = self._json.steer(mask, grammars.classes, ~grammars.all_but_ends)
+        self.is_cut |= bool((steered != mask).any()) and not bool((steered & ~grammars.all_but_ends).any())
+        return steered
 
     def _forced_marker(self) -> list[int]:
         """The marker that must come next, if it is a token of its own, which nothing behind it can change."""

@@ -10,6 +10,7 @@ are spelled out in it, all others may not be chosen but to end the answer.
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections import OrderedDict
@@ -23,6 +24,7 @@ import numpy as np
 from phobos.chat.dialects import lark
 from phobos.chat.dialects.dialect import Dialect, Opening
 from phobos.chat.messages import GenerationRequest, OutputFormat, ToolSpec
+from phobos.engine.closing import TokenClasses, classify, count_names
 from phobos.engine.schemas import close_objects, find_fault
 from phobos.errors import RequestError
 from phobos.kernels.backend import IntArray
@@ -54,7 +56,8 @@ class Plan:
     """What binds the answers of a request.
 
     `whole`: the grammar covers all of the answer, with `first` from its first character and `after` behind a thinking
-    block. Otherwise only calls are bound, from where they open, and `n_calls` says how many there may be.
+    block. Otherwise only calls are bound, from where they open, and `n_calls` says how many there may be. `n_names` is
+    about how many tokens the names take that a JSON answer requires; None where the answer is not JSON throughout.
     """
 
     whole: bool
@@ -62,6 +65,7 @@ class Plan:
     first: Any = None
     after: Any = None
     n_calls: int | None = None
+    n_names: int | None = None
     tools: tuple[ToolSpec, ...] = ()
     opened: dict[tuple[str, str | None], Any] = field(default_factory=dict, compare=False)
 
@@ -81,6 +85,11 @@ class Grammars:
         self._plans: OrderedDict[str, Plan] = OrderedDict()
         self._library: Future[Any] | None = None
 
+    @functools.cached_property
+    def classes(self) -> TokenClasses:
+        """What the tokens do to JSON."""
+        return classify([self.vocabulary.piece(i) for i in range(self.vocabulary.n_vocab)], self.mask_of)
+
     def _find_markers(self) -> frozenset[int]:
         """The dialect's markers that are tokens of their own, whatever stands beside them."""
         found = set()
@@ -94,6 +103,7 @@ class Grammars:
         """The library's view of the vocabulary."""
         import llguidance
 
+        _ = self.classes  # made beside the rest, in the background
         wrapper = llguidance.TokenizerWrapper(_Words(self.vocabulary, self.shown_ids))
         ends = sorted(self.vocabulary.end_ids)
         return llguidance.LLTokenizer(wrapper, eos_token=ends)
@@ -174,7 +184,8 @@ class Grammars:
         text = "\n".join(rules)
         first = self._compile(f"start: body{begin}\n{text}", param, user)
         after = self._compile(f"start: SPACE? body\nSPACE: /[ \\n]{{1,2}}/\n{text}", param, user) if thinks else first
-        return Plan(whole=True, must_call=must_call, first=first, after=after, tools=tools)
+        n_names = _count_names(request.output, tools, must_call and dialect.calls.writes_json)
+        return Plan(whole=True, must_call=must_call, first=first, after=after, n_names=n_names, tools=tools)
 
     def _check_tools(self, tools: Sequence[ToolSpec]) -> None:
         """Refuse a schema that cannot be enforced, by the name of its tool."""
@@ -286,6 +297,15 @@ def _as_lark(grammar: str) -> str:
     except Exception as error:
         raise _refused("response_format", str(error)) from error
     return translated
+
+
+def _count_names(output: OutputFormat, tools: Sequence[ToolSpec], calls_are_json: bool) -> int | None:
+    """See `Plan.n_names`."""
+    if calls_are_json:
+        return max(count_names(tool.parameters) for tool in tools)
+    if not tools and output.kind in ("json_object", "json_schema"):
+        return count_names(output.schema)
+    return None
 
 
 def _maybe(text: str) -> str:

@@ -28,6 +28,10 @@ MAX_TOP_LOGPROBS = 32
 class Constraint(Protocol):
     """What may follow, as a grammar sees it; one a sequence, used by the engine thread."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer was brought to its end because its tokens ran out."""
+
     def allow(self, n_tokens: int) -> None:
         """The answer will have this many tokens at most; called once, before all others."""
 

@@ -203,7 +203,8 @@ class Sequence:
         if self._scanner is not None and self._scanner.in_reasoning:
             self._n_reasoning += 1
         if token in self._vocabulary.end_ids:
-            return self._finish("stop", now_s)
+            is_cut = self.constraint is not None and self.constraint.is_cut
+            return self._finish("length" if is_cut else "stop", now_s)
         events = self._feed(self._decoder.push(token), self._entry(token, logprobs) if logprobs else None)
         if self._matcher.matched is not None:
             return events + self._finish("stop", now_s)

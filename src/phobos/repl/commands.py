@@ -24,10 +24,10 @@ from phobos.repl.terminal import copy_text
 from phobos.repl.transcript import (
     code_blocks,
     from_json,
-    message_object,
     read_file,
     to_json,
     to_markdown,
+    to_text,
     write_file,
 )
 from phobos.sizes import format_seconds
@@ -283,7 +283,7 @@ def _decide(desk: Desk, argument: str) -> None:
     if not session.partner.can_decide():
         raise UsageError("this server has no /v1/systemone: chat with Phobos itself")
     began_s = time.monotonic()
-    state = [message_object(message) for message in session.transcript.messages]
+    state = to_text(session.transcript.messages)
     decision = session.partner.decide(state, question.strip() + mark if question.strip() else "", labels)
     took_s = time.monotonic() - began_s
     best = max(range(len(labels)), key=lambda index: decision.probabilities[index])

@@ -47,6 +47,9 @@ class TerminalFront:
                 self._take(line, draft.index if draft is not None else None)
             except PhobosError as error:
                 self._desk.complain(str(error))
+            except KeyboardInterrupt:  # in a command; an answer is stopped otherwise
+                self._interrupted_s = time.monotonic()
+                self._desk.say("stopped")
         return 0
 
     def _models(self) -> list[str]:

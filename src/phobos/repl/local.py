@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 from phobos.chat.events import Sink
 from phobos.chat.messages import GenerationRequest
 from phobos.counters import Counters
+from phobos.engine import decide
 from phobos.engine.engine import Engine
-from phobos.errors import PhobosError, UnavailableError, UsageError
+from phobos.errors import PhobosError, UnavailableError
 from phobos.repl.partner import Decision, PartnerInfo, Ticket, Token
 from phobos.repl.settings import ChatSettings
 from phobos.runtime import LoadLine, start_engine
@@ -71,12 +73,16 @@ class LocalPartner:
         return self._models
 
     def can_decide(self) -> bool:
-        """Not without the scorer."""
-        return False
+        """Every model can: it is read, not asked."""
+        return True
 
-    def decide(self, state: object, question: str, labels: Sequence[str]) -> Decision:
-        """Not offered."""
-        raise UsageError("this chat cannot decide: attach it to a server")
+    def decide(self, state: str, question: str, labels: Sequence[str]) -> Decision:
+        """Score the labels as continuations."""
+        asked = decide.Question("q", "choice", question or None, tuple(labels), (None,) * len(labels))
+        decision = decide.Decision(f"decide-{uuid.uuid4().hex}", state, (asked,))
+        model = self._engine.model
+        (answer,) = decide.decide(self._engine, decision, model.tokenizer, model.n_ctx)
+        return Decision(tuple(labels), answer.probabilities, answer.confidence)
 
     def close(self) -> None:
         """Stop the engine."""

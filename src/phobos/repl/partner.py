@@ -81,8 +81,8 @@ class Partner(Protocol):
     def can_decide(self) -> bool:
         """Whether `decide` works here."""
 
-    def decide(self, state: object, question: str, labels: Sequence[str]) -> Decision:
-        """Which label fits, read from the model's own probabilities; nothing is generated."""
+    def decide(self, state: str, question: str, labels: Sequence[str]) -> Decision:
+        """Which label fits the text `state`, read from the model's own probabilities; nothing is generated."""
 
     def close(self) -> None:
         """Free what it holds."""

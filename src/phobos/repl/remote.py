@@ -197,7 +197,7 @@ class RemotePartner:
                 return False
         return bool(self._can_decide)
 
-    def decide(self, state: object, question: str, labels: Sequence[str]) -> Decision:
+    def decide(self, state: str, question: str, labels: Sequence[str]) -> Decision:
         """By the server's route."""
         asked = {"type": "choice", "instructions": question, "criteria": dict.fromkeys(labels)}
         reply = self._client.ask("POST", "/v1/systemone", {"state": state, "questions": {"q": asked}}, read_s=None)

@@ -140,6 +140,11 @@ def to_markdown(messages: tuple[Message, ...], model: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def to_text(messages: tuple[Message, ...]) -> str:
+    """The conversation as plain text, a paragraph a message: what `/decide` reads."""
+    return "\n\n".join(f"{m.role.capitalize()}: {(m.content or '').strip()}" for m in messages)
+
+
 def code_blocks(text: str) -> list[str]:
     """The fenced code in an answer, without the fences; one that is cut off counts."""
     blocks: list[str] = []

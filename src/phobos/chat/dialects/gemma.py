@@ -25,6 +25,7 @@ class GemmaCalls:
     opens_at_name: bool = False
     at_start: bool = False
     without_tools: bool = False
+    writes_json: bool = False
 
     @property
     def markers(self) -> Iterable[str]:

@@ -25,6 +25,7 @@ class HarmonyCalls:
     opens_at_name: bool = True
     at_start: bool = False
     without_tools: bool = True
+    writes_json: bool = True
 
     @property
     def markers(self) -> Iterable[str]:

@@ -44,6 +44,7 @@ class JsonCalls:
     opens_at_name: bool = False
     at_start: bool = False
     without_tools: bool = False
+    writes_json: bool = True
 
     @property
     def markers(self) -> Iterable[str]:

@@ -36,6 +36,7 @@ class NamedCalls:
     opens_at_name: bool = False
     at_start: bool = False
     without_tools: bool = False
+    writes_json: bool = True
 
     @property
     def markers(self) -> Iterable[str]:

@@ -55,6 +55,7 @@ class TaggedCalls:
     opens_at_name: bool = False
     at_start: bool = False
     without_tools: bool = False
+    writes_json: bool = False
 
     @property
     def markers(self) -> Iterable[str]:

@@ -1,0 +1,201 @@
+"""Ask a real model, over HTTP and at temperature 1, for tool calls and for JSON that must fit; count what fits.
+
+    python scripts/binding_check.py MODEL.gguf --requests 200
+
+Starts a server on a port of its own, asks through the `openai` client, and prints one line a check. `--loop` plays a
+tool loop of two requests and shows what of the second prompt was reused; `--speed` compares decoding with and without
+a grammar. Exits with 1 where anything did not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jsonschema
+from binding_schemas import SCHEMAS, TOOLS
+from openai import OpenAI
+
+
+@contextmanager
+def serve(model: str, parallel: int) -> Iterator[OpenAI]:
+    """A server of the model, and a client of it."""
+    program = Path(sys.executable).with_name("phobos-cli")
+    command = [str(program), "-m", model, "--listen", "127.0.0.1:0", "--no-tui"]
+    with tempfile.TemporaryFile("w+") as log:
+        server = subprocess.Popen([*command, "--parallel", str(parallel), "--max-queue", "64"], stdout=log, stderr=log)
+        try:
+            yield OpenAI(base_url=f"http://{_find_address(server, log)}/v1", api_key="none", timeout=900, max_retries=0)
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def _find_address(server: subprocess.Popen[bytes], log: Any) -> str:
+    """The address that the server tells in its log."""
+    for _ in range(600):
+        log.seek(0)
+        found = re.search(r"listening on (?:http://)?(\S+)", log.read())
+        if found:
+            return found.group(1).rstrip("/")
+        if server.poll() is not None:
+            break
+        time.sleep(0.1)
+    log.seek(0)
+    raise SystemExit(f"the server did not start:\n{log.read()}")
+
+
+def check_call(client: OpenAI, index: int, max_tokens: int) -> str:
+    """One request with `tool_choice: "required"`; what came of it in a word."""
+    tools = [
+        {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+        for name, about, schema, _ in TOOLS
+    ]
+    name, _, _, question = TOOLS[index % len(TOOLS)]
+    offered = tools if index % 2 else [tool for tool in tools if tool["function"]["name"] == name]
+    reply = client.chat.completions.create(
+        model="m",
+        messages=[{"role": "user", "content": question}],
+        tools=offered,
+        tool_choice="required",
+        temperature=1.0,
+        seed=index,
+        max_tokens=max_tokens,
+    )
+    choice = reply.choices[0]
+    schemas = {name: schema for name, _, schema, _ in TOOLS}
+    if choice.message.content:
+        return "text beside calls"
+    if not choice.message.tool_calls:
+        return "no call" if choice.finish_reason != "length" else "cut off"
+    for call in choice.message.tool_calls:
+        try:
+            jsonschema.validate(json.loads(call.function.arguments), schemas[call.function.name])
+        except (ValueError, KeyError, jsonschema.ValidationError) as error:
+            if choice.finish_reason == "length":
+                return "cut off"
+            return f"invalid: {call.function.name} {call.function.arguments} {str(error).splitlines()[0]}"
+    return "valid"
+
+
+def check_schema(client: OpenAI, index: int, max_tokens: int) -> str:
+    """One request with a `json_schema`; what came of it in a word."""
+    schema, question = SCHEMAS[index % len(SCHEMAS)]
+    reply = client.chat.completions.create(
+        model="m",
+        messages=[{"role": "user", "content": question}],
+        response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
+        temperature=1.0,
+        seed=index,
+        max_tokens=max_tokens,
+    )
+    choice = reply.choices[0]
+    content = choice.message.content or ""
+    try:
+        jsonschema.validate(json.loads(content), schema)
+    except (ValueError, jsonschema.ValidationError) as error:
+        return (
+            "cut off" if choice.finish_reason == "length" else f"invalid: {content[:200]} {str(error).splitlines()[0]}"
+        )
+    return "valid"
+
+
+def count(client: OpenAI, name: str, check: Callable[[OpenAI, int, int], str], options: argparse.Namespace) -> bool:
+    """Run one check many times and print what came of it."""
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(options.parallel) as pool:
+        outcomes = Counter(pool.map(lambda i: check(client, i, options.max_tokens), range(options.requests)))
+    shown = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common(8))
+    print(f"{name}: {shown}, of {options.requests} ({time.monotonic() - began_s:.0f} s)", flush=True)
+    return outcomes["valid"] == options.requests
+
+
+def play_loop(client: OpenAI) -> bool:
+    """A question, a call, its result, an answer; what the second request reused of its prompt."""
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "get_population",
+            "description": "The number of people who live in a city",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+    messages: list[Any] = [{"role": "user", "content": "How many people live in Springfield? Use the tool."}]
+    options: dict[str, Any] = {"model": "m", "tools": [tool], "temperature": 0, "max_tokens": 120}
+    first = client.chat.completions.create(messages=messages, tool_choice="required", **options)
+    message = first.choices[0].message
+    calls = message.tool_calls or []
+    messages.append(message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
+    messages += [{"role": "tool", "tool_call_id": call.id, "content": "Population: 48213"} for call in calls]
+    second = client.chat.completions.create(messages=messages, **options)
+    answer = second.choices[0].message.content or ""
+    usage = second.usage
+    cached = usage.prompt_tokens_details.cached_tokens if usage and usage.prompt_tokens_details else 0
+    written = (first.usage.total_tokens if first.usage else 0) - 1
+    right = "48213" in answer.replace(",", "") and bool(calls)
+    arguments = [call.function.arguments for call in calls]
+    print(
+        f"tool loop: called {arguments}, answered {answer[:100]!r}; {cached} of {usage and usage.prompt_tokens} prompt"
+    )
+    print(f"  tokens reused, and {written} were known: {'right' if right and cached == written else 'NOT RIGHT'}")
+    return right and cached == written
+
+
+def compare_speed(client: OpenAI, rounds: int) -> bool:
+    """Decode speed with a grammar and without, in turns; the medians and the cost."""
+    schema = {"type": "array", "items": {"type": "string"}, "minItems": 30, "maxItems": 40}
+    wanted = {"type": "json_schema", "json_schema": {"name": "words", "schema": schema}}
+    speeds: dict[str, list[float]] = {"free": [], "bound": []}
+    for _ in range(rounds):
+        for name, extra in (("free", {}), ("bound", {"response_format": wanted})):
+            reply = client.chat.completions.create(
+                model="m",
+                messages=[{"role": "user", "content": "Write a list of 40 animals as a JSON array of strings."}],
+                temperature=0,
+                max_tokens=120,
+                **extra,
+            )
+            timings: dict[str, float] = reply.model_extra["timings"]
+            speeds[name].append(timings["predicted_per_second"])
+    free, bound = median(speeds["free"]), median(speeds["bound"])
+    print(f"speed: {free:.2f} tokens/s free, {bound:.2f} bound, medians of {rounds}: {100 * (1 - bound / free):+.1f}%")
+    return bound > 0.95 * free
+
+
+def main() -> int:
+    """Run the checks that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--max-tokens", type=int, default=600)
+    parser.add_argument("--parallel", type=int, default=4)
+    parser.add_argument("--loop", action="store_true", help="play the tool loop")
+    parser.add_argument("--speed", type=int, default=0, metavar="ROUNDS", help="compare speeds")
+    options = parser.parse_args()
+    print(options.model.name, flush=True)
+    with serve(str(options.model), options.parallel) as client:
+        results = [True]
+        if options.requests:
+            results.append(count(client, "tool_choice required", check_call, options))
+            results.append(count(client, "json_schema", check_schema, options))
+        if options.loop:
+            results.append(play_loop(client))
+        if options.speed:
+            results.append(compare_speed(client, options.speed))
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Every family against llama.cpp's logits and greedy tokens, against the reference, and bit-equal to itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from family_models import FAMILIES, MIXED, make_metadata, make_weights, write_family_model
+from gguf_writer import write_gguf
+from golden import values
+from one_op import join_batches, make_batch
+from phobos.archs import build_program
+from phobos.errors import UnsupportedModelError
+from phobos.gguf.quants import GGMLType
+from phobos.gguf.reader import open_gguf
+from phobos.kernels.backend import Backend, BackendLimits
+from phobos.kernels.cpu.backend import CpuBackend
+from phobos.kernels.reference import ReferenceBackend
+from phobos.program.steps import reads_of, writes_of
+from tiny_models import make_tokens
+
+TOLERANCE = 1e-3
+CLEAR_MARGIN = 0.05
+N = values.N_FAMILY_TOKENS
+
+
+def load(path: Path, kind: str, n_ctx: int = N + 32) -> Backend:
+    with open_gguf(path) as gguf:
+        program = build_program(gguf)
+        limits = BackendLimits(n_ctx, 2, n_ctx, n_ctx, program.n_vocab)
+        if kind == "reference":
+            return ReferenceBackend(program, gguf, limits, lambda progress: None)
+        return CpuBackend(program, gguf, limits, 2, lambda progress: None)
+
+
+def run_once(path: Path, kind: str, tokens: np.ndarray) -> np.ndarray:
+    backend = load(path, kind)
+    try:
+        return backend.run(make_batch(tokens)).copy()
+    finally:
+        backend.close()
+
+
+def relative(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.norm(got - want, axis=-1) / np.linalg.norm(want, axis=-1))
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, np.ndarray]:
+    with np.load(values.FAMILIES) as found:
+        return dict(found)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_tensor_is_used_and_every_read_was_written(tmp_path: Path, name: str) -> None:
+    with open_gguf(write_family_model(FAMILIES[name], tmp_path / "m.gguf")) as gguf:
+        program = build_program(gguf)
+    weights = {w for w in make_weights(FAMILIES[name]) if not w.startswith("rope_f")}
+    assert set(program.weights()) == weights
+    written: set[str] = set()
+    for op in program.ops:
+        assert not {x for x in reads_of(op) - written if not x.startswith("cache")}, op
+        written |= writes_of(op)
+
+
+@pytest.mark.parametrize("kind", ["reference", "cpu"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_float_weights(tmp_path: Path, golden: dict[str, np.ndarray], name: str, kind: str) -> None:
+    """Logits of the prompt, and the greedy tokens after it wherever the referee was not in doubt."""
+    path = write_family_model(FAMILIES[name], tmp_path / "m.gguf")
+    greedy = golden[f"{name}.greedy"]
+    tokens = np.concatenate([make_tokens(N), greedy[:-1]]).astype(np.int32)
+    logits = run_once(path, kind, tokens)
+    errors = relative(logits[list(values.FAMILY_POSITIONS)], golden[f"{name}.f32"])
+    assert errors.max() < TOLERANCE, dict(zip(values.FAMILY_POSITIONS, errors.tolist(), strict=True))
+    clear = golden[f"{name}.margins"] > CLEAR_MARGIN
+    assert clear.any()
+    assert np.array_equal(logits[N - 1 :].argmax(axis=1)[clear], greedy[clear])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_mixed_weights(tmp_path: Path, golden: dict[str, np.ndarray], name: str) -> None:
+    """No further from the float32 reference of the same quantized file than llama.cpp is, a little chance allowed."""
+    path = write_family_model(FAMILIES[name], tmp_path / "m.gguf", MIXED)
+    positions = list(values.FAMILY_POSITIONS)
+    want = run_once(path, "reference", make_tokens(N))[positions]
+    mine = relative(run_once(path, "cpu", make_tokens(N))[positions], want)
+    theirs = relative(golden[f"{name}.mixed"], want)
+    assert mine.mean() < 1.5 * theirs.mean() + TOLERANCE, (mine, theirs)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bit_equal(tmp_path: Path, name: str) -> None:
+    """A prompt at once, in chunks beside another slot's rows, and after a copied prefix: the same bits."""
+    tokens, other = make_tokens(130), make_tokens(130, seed=3)
+    backend = load(write_family_model(FAMILIES[name], tmp_path / "m.gguf", MIXED), "cpu")
+    try:
+        plain = backend.run(make_batch(tokens)).copy()
+        found = []
+        for first in range(0, len(tokens), 7):
+            mine = make_batch(tokens[first : first + 7], first, slot=1)
+            if (first // 7) % 2:
+                batch = join_batches(make_batch(other[first : first + 3], first, slot=0), mine)
+                found += list(backend.run(batch)[3:].copy())
+            else:
+                found += list(backend.run(mine).copy())
+        assert np.array_equal(np.array(found), plain)
+        backend.copy_rows(1, 0, 71)
+        rest = [backend.run(make_batch(tokens[i : i + 1], i)).copy()[0] for i in range(71, 100)]
+        assert np.array_equal(np.array(rest), plain[71:100])
+    finally:
+        backend.close()
+
+
+def test_an_unknown_tensor_is_named(tmp_path: Path) -> None:
+    family = FAMILIES["qwen3"]
+    weights = {**make_weights(family), "blk.1.attn_gate.weight": np.ones((4, 256), np.float32)}
+    path = write_gguf(tmp_path / "m.gguf", make_metadata(family), {k: (GGMLType.F32, v) for k, v in weights.items()})
+    with (
+        open_gguf(path) as gguf,
+        pytest.raises(UnsupportedModelError, match=r"tensor blk\.1\.attn_gate\.weight, which"),
+    ):
+        build_program(gguf)
