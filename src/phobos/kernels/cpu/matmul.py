@@ -167,30 +167,10 @@ def _make_tile_product(block: int, n_rows: int):
     return multiply
 
 
-def _make_multiply_rows(block: int):
-    """`multiply_rows(...)`: all rows by the unpacked groups, in tiles as large as the rows left."""
-    multiply_tile = _make_tile_product(block, ROW_TILE)
-    multiply_one = _make_tile_product(block, 1)
-
-    @inlined
-    def multiply_rows(codes, scales, acc, x, x_stride, n_rows, x_scale, x_sum, first_block, n_blocks):
-        row = 0
-        while row + ROW_TILE <= n_rows:
-            at = x + row * x_stride
-            multiply_tile(codes, scales, acc + 128 * row, at, x_stride, x_scale, x_sum, first_block, n_blocks)
-            row += ROW_TILE
-        while row < n_rows:
-            at = x + row * x_stride
-            multiply_one(codes, scales, acc + 128 * row, at, x_stride, x_scale, x_sum, first_block, n_blocks)
-            row += 1
-
-    return multiply_rows
-
-
 def _make_several_rows(form: Format):
     """`several_rows(...)`: `GROUP_TILE` groups with all rows of activations."""
     unpack = _make_unpack(form)
-    multiply_rows = _make_multiply_rows(form.kind.block)
+    multiply = _make_tile_product(form.kind.block, ROW_TILE)
     block, values, record_bytes = form.kind.block, form.kind.values, form.kind.record_bytes
     codes_bytes = GROUP * CHUNK_VALUES
     scales_bytes = 128 * (CHUNK_VALUES // block)
@@ -204,14 +184,18 @@ def _make_several_rows(form: Format):
         acc = scales + GROUP_TILE * scales_bytes
         x_scale = n_in
         x_sum = n_in + 4 * (n_in // BLOCK) * (1 if block == BLOCK else 2)
-        for i in range(n_rows * GROUP_TILE):
+        for i in range((n_rows + ROW_TILE - 1) * GROUP_TILE):
             vstore(acc + 64 * i, zeros())
         for start in range(0, n_in, CHUNK_VALUES):
             n_values = min(CHUNK_VALUES, n_in - start)
             for g in range(n_groups):
                 record = w + g * group_bytes + start // values * record_bytes
                 unpack(record, n_values // values, codes + g * codes_bytes, scales + g * scales_bytes)
-            multiply_rows(codes, scales, acc, x, x_stride, n_rows, x_scale, x_sum, start // block, n_values // block)
+            for row in range(0, n_rows, ROW_TILE):  # rows up to the tile's end are read, their results not used
+                multiply(
+                    codes, scales, acc + 128 * row, x + row * x_stride, x_stride, x_scale, x_sum, start // block,
+                    n_values // block,
+                )  # fmt: skip
         for row in range(n_rows):
             for g in range(n_groups):
                 _finish(
