@@ -46,7 +46,7 @@ _BATCH_PASS, _BATCH_SCRATCH, _BATCH_SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.
 
 
 @inlined
-def _finish(out, acc, bias, residual, scale):
+def finish(out, acc, bias, residual, scale):
     """Store 16 results: plus bias, times scale, plus residual (addresses; 0: none)."""
     if bias != 0:
         acc = acc + vload(bias)
@@ -56,7 +56,7 @@ def _finish(out, acc, bias, residual, scale):
     vstore(out, acc)
 
 
-def _make_one_row(form: Format):
+def make_one_row(form: Format):
     """`one_row(w, x, n_in) -> acc`: one group's dot products with one row of activations."""
     codes, scale, minimum = form.codes, form.scale, form.minimum
     values, record_bytes, block = form.kind.values, form.kind.record_bytes, form.kind.block
@@ -168,7 +168,7 @@ def _make_multiply_rows(block: int):
     return multiply_rows
 
 
-def _make_several_rows(form: Format):
+def make_several_rows(form: Format):
     """`several_rows(...)`: `GROUP_TILE` groups with all rows of activations."""
     unpack = _make_unpack(form)
     multiply_rows = _make_multiply_rows(form.kind.block)
@@ -195,7 +195,7 @@ def _make_several_rows(form: Format):
             multiply_rows(codes, scales, acc, x, x_stride, n_rows, x_scale, x_sum, start // block, n_values // block)
         for row in range(n_rows):
             for g in range(n_groups):
-                _finish(
+                finish(
                     out + row * out_stride + 64 * g,
                     vload(acc + 128 * row + 64 * g),
                     bias + 64 * g if bias != 0 else 0,
@@ -207,8 +207,8 @@ def _make_several_rows(form: Format):
 
 
 def _make_matmul(form: Format) -> Kernel:
-    one_row = _make_one_row(form)
-    several_rows = _make_several_rows(form)
+    one_row = make_one_row(form)
+    several_rows = make_several_rows(form)
     values, record_bytes = form.kind.values, form.kind.record_bytes
 
     def matmul(
@@ -234,7 +234,7 @@ def _make_matmul(form: Format) -> Kernel:
             if n_rows == 1:
                 for g in range(first, last):
                     acc = one_row(weight + g * group_bytes, x, n_in)
-                    _finish(
+                    finish(
                         out + 64 * g,
                         acc,
                         bias + 64 * g if bias != 0 else 0,
@@ -252,13 +252,14 @@ def _make_matmul(form: Format) -> Kernel:
     return kernel(matmul)
 
 
-def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
-    """Float weights with float activations: four partial sums by input index mod 4, added in a fixed order."""
+def make_float_group(load, bytes_each: int):
+    """`group_rows(w, x, x_stride, n_rows, n_in, acc)`: one group of float weights with up to `ROW_TILE` rows of float
+    activations (rows past `n_rows` repeat the last one): four partial sums by input index mod 4, added in a fixed
+    order."""
     new_sums, get_sum, put_sum = make_tile(F32, 4 * ROW_TILE)
 
     @inlined
     def group_rows(w, x, x_stride, n_rows, n_in, acc):
-        """Up to `ROW_TILE` rows; rows past `n_rows` repeat the last one."""
         sums = new_sums()
         for i in range(4 * ROW_TILE):
             put_sum(sums, i, zeros())
@@ -280,6 +281,13 @@ def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
             high = get_sum(sums, 4 * m + 2) + get_sum(sums, 4 * m + 3)
             vstore(acc + 64 * m, low + high)
 
+    return group_rows
+
+
+def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
+    """Float weights with float activations."""
+    group_rows = make_float_group(load, bytes_each)
+
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, residual: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int,
         n_in: Int, scale: Float, thread, n_threads,
@@ -298,7 +306,7 @@ def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
                 tile_rows = min(ROW_TILE, n_rows - row)
                 group_rows(weight + g * n_in * 16 * bytes_each, x + row * x_stride, x_stride, tile_rows, n_in, acc)
                 for m in range(tile_rows):
-                    _finish(
+                    finish(
                         out + (row + m) * out_stride + 64 * g,
                         vload(acc + 64 * m),
                         bias + 64 * g if bias != 0 else 0,
@@ -318,6 +326,8 @@ matmul_q5_1 = _make_matmul(FORMATS[GGMLType.Q5_1])
 matmul_q4_k = _make_matmul(FORMATS[GGMLType.Q4_K])
 matmul_q5_k = _make_matmul(FORMATS[GGMLType.Q5_K])
 matmul_q6_k = _make_matmul(FORMATS[GGMLType.Q6_K])
+matmul_iq4_nl = _make_matmul(FORMATS[GGMLType.IQ4_NL])
+matmul_mxfp4 = _make_matmul(FORMATS[GGMLType.MXFP4])
 matmul_f32 = _make_float_matmul("f32", vload, 4)
 matmul_f16 = _make_float_matmul("f16", vload_f16, 2)
 matmul_bf16 = _make_float_matmul("bf16", vload_bf16, 2)
