@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from family_models import FAMILIES, MIXED, make_metadata, make_weights, write_family_model
+from family_models import FAMILIES, make_metadata, make_weights, write_family_model
 from gguf_writer import write_gguf
 from golden import values
 from one_op import join_batches, make_batch
@@ -83,7 +83,7 @@ def test_float_weights(tmp_path: Path, golden: dict[str, np.ndarray], name: str,
 @pytest.mark.parametrize("name", FAMILIES)
 def test_mixed_weights(tmp_path: Path, golden: dict[str, np.ndarray], name: str) -> None:
     """No further from the float32 reference of the same quantized file than llama.cpp is, a little chance allowed."""
-    path = write_family_model(FAMILIES[name], tmp_path / "m.gguf", MIXED)
+    path = write_family_model(FAMILIES[name], tmp_path / "m.gguf", FAMILIES[name].mixed)
     positions = list(values.FAMILY_POSITIONS)
     want = run_once(path, "reference", make_tokens(N))[positions]
     mine = relative(run_once(path, "cpu", make_tokens(N))[positions], want)
@@ -95,7 +95,7 @@ def test_mixed_weights(tmp_path: Path, golden: dict[str, np.ndarray], name: str)
 def test_bit_equal(tmp_path: Path, name: str) -> None:
     """A prompt at once, in chunks beside another slot's rows, and after a copied prefix: the same bits."""
     tokens, other = make_tokens(130), make_tokens(130, seed=3)
-    backend = load(write_family_model(FAMILIES[name], tmp_path / "m.gguf", MIXED), "cpu")
+    backend = load(write_family_model(FAMILIES[name], tmp_path / "m.gguf", FAMILIES[name].mixed), "cpu")
     try:
         plain = backend.run(make_batch(tokens)).copy()
         found = []

@@ -1,6 +1,7 @@
 """The golden values: where they lie, what they are of, and how to ask the referee for them.
 
-`tiny.npz` holds the referee's logits [position, token] of each tiny model (`tiny_models.py`), `models.json` its tokens,
+`tiny.npz` holds the referee's logits [position, token] of each tiny model (`tiny_models.py`), `families.npz` those of
+each family (`make_families.py`), `models.json` its tokens,
 logits and greedy texts of the real models, `accuracy.json` the distances that `accuracy.py` measured.
 """
 
@@ -19,11 +20,17 @@ import numpy as np
 FOLDER = Path(__file__).parent
 CHECKOUT = FOLDER.parents[1]
 TINY, MODELS, ACCURACY = FOLDER / "tiny.npz", FOLDER / "models.json", FOLDER / "accuracy.json"
+FAMILIES = FOLDER / "families.npz"
 TEXT = FOLDER / "text.txt"
 
 #: The tiny models run this many random tokens; logits are kept at these positions: within windows and beyond them.
 N_TINY_TOKENS = 300
 TINY_POSITIONS = (0, 1, 30, 100, 200, 299)
+
+#: The same of the families of `family_models.py`, and greedy tokens after the last.
+N_FAMILY_TOKENS = 160
+FAMILY_POSITIONS = (0, 1, 30, 99, 159)
+N_FAMILY_GREEDY = 12
 
 MODEL_FILES = (
     "SmolLM2-135M-Instruct-Q4_1.gguf",

@@ -2,23 +2,80 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
-from phobos.archs import gemma3, llama, qwen2
+from phobos.archs import (
+    deepseek2,
+    exaone4,
+    gemma,
+    gemma2,
+    gemma3,
+    glm4,
+    glm4moe,
+    gpt2,
+    gpt_oss,
+    granite,
+    hunyuan_dense,
+    llama,
+    minicpm,
+    minicpm3,
+    mistral3,
+    olmo2,
+    olmoe,
+    phi3,
+    qwen2,
+    qwen2moe,
+    seed_oss,
+    smollm3,
+    stablelm,
+    starcoder2,
+)
 from phobos.errors import UnsupportedModelError
 from phobos.gguf.reader import GGUF
-from phobos.program.builder import ProgramBuilder
 from phobos.program.steps import Program
 
 BUILDERS: Mapping[str, Callable[[GGUF], Program]] = {
-    "llama": lambda gguf: llama.build(ProgramBuilder(gguf), llama.Config.from_gguf(gguf)),
-    "qwen2": lambda gguf: qwen2.build(ProgramBuilder(gguf), qwen2.read_config(gguf)),
-    "gemma3": lambda gguf: gemma3.build(ProgramBuilder(gguf), gemma3.Config.from_gguf(gguf)),
+    "deepseek2": deepseek2.build,
+    "ernie4_5": llama.build,
+    "exaone4": exaone4.build,
+    "gemma": gemma.build,
+    "gemma2": gemma2.build,
+    "gemma3": gemma3.build,
+    "glm4": glm4.build,
+    "glm4moe": glm4moe.build,
+    "gpt2": gpt2.build,
+    "gpt-oss": gpt_oss.build,
+    "granite": granite.build,
+    "granitemoe": granite.build,
+    "hunyuan-dense": hunyuan_dense.build,
+    "llama": llama.build_file,
+    "minicpm": minicpm.build,
+    "minicpm3": minicpm3.build,
+    "mistral3": mistral3.build,
+    "olmo2": olmo2.build,
+    "olmoe": olmoe.build,
+    "phi3": phi3.build,
+    "qwen2": qwen2.build,
+    "qwen2moe": qwen2moe.build,
+    "qwen3": qwen2.build,
+    "qwen3moe": qwen2moe.build,
+    "seed_oss": seed_oss.build,
+    "smollm3": smollm3.build,
+    "stablelm": stablelm.build,
+    "starcoder2": starcoder2.build,
 }
+
+#: Tensors a program need not name: what rope is read from, an untied copy no model file means, and draft layers.
+HARMLESS = re.compile(
+    r"rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.(attn_rot_embd|rope_freqs)\.weight"
+    r"|blk\.\d+\.attn\.rotary_emb\.inv_freq|blk\.\d+\.nextn\..*"
+)
 
 
 def build_program(gguf: GGUF) -> Program:
-    """The program of a file's model; `UnsupportedModelError` names what is missing."""
+    """The program of a file's model; `UnsupportedModelError` names what is missing, or what the file has and no step
+    uses."""
     build = BUILDERS.get(gguf.architecture)
     if build is None:
         raise UnsupportedModelError(
@@ -26,4 +83,12 @@ def build_program(gguf: GGUF) -> Program:
         )
     if "token_embd.weight" not in gguf.tensors:
         raise UnsupportedModelError("the file has no tensor token_embd.weight: it holds a vocabulary, not a model")
-    return build(gguf)
+    program = build(gguf)
+    used = set(program.weights())
+    unknown = next((name for name in gguf.tensors if name not in used and not HARMLESS.fullmatch(name)), None)
+    if unknown is not None:
+        raise UnsupportedModelError(
+            f"the file has a tensor {unknown}, which Phobos's {gguf.architecture} does not use: it is of a variant "
+            "that is not supported"
+        )
+    return program

@@ -65,8 +65,9 @@ class Config:
         )
 
 
-def build(p: ProgramBuilder, c: Config) -> Program:
+def build(gguf: GGUF) -> Program:
     """The forward pass."""
+    p, c = ProgramBuilder(gguf), Config.from_gguf(gguf)
     x = p.embed("x", "token_embd.weight", c.n_vocab, c.n_embd, scale=c.n_embd**0.5)
     full = p.rope_table("rope", c.rope.frequencies, c.rope.magnitude)
     windowed = p.rope_table("window_rope", c.window_rope.frequencies)

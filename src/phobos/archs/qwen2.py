@@ -1,14 +1,13 @@
-"""Qwen2 and Qwen2.5: the Llama form with biases on queries, keys and values and the "neox" rotation.
-Source: Yang et al. 2024 (Qwen2 technical report)."""
+"""Qwen2, Qwen2.5 and Qwen3: the Llama form with the "neox" rotation; Qwen2 has biases on queries, keys and values,
+Qwen3 norms on each head's queries and keys. Source: Yang et al. 2024 and 2025 (technical reports)."""
 
 from __future__ import annotations
 
-from phobos.archs.llama import Config, build
+from phobos.archs import llama
 from phobos.gguf.reader import GGUF
+from phobos.program.steps import Program
 
-__all__ = ["build", "read_config"]
 
-
-def read_config(gguf: GGUF) -> Config:
-    """Llama's hyperparameters under `qwen2.*`."""
-    return Config.from_gguf(gguf, style="neox")
+def build(gguf: GGUF) -> Program:
+    """The forward pass."""
+    return llama.build(gguf, style="neox")

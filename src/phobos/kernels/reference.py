@@ -22,18 +22,28 @@ from phobos.gguf.quants import TABLE
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
 from phobos.program.steps import (
+    Activate,
     Activation,
+    AddGated,
+    AddPosition,
     Attention,
     Buffer,
     Embed,
+    Experts,
     Glu,
+    HeadMatMul,
+    HeadNorm,
+    LayerNorm,
     MatMul,
     Op,
     Program,
     RmsNorm,
     RopeTable,
     RotateStore,
+    Route,
     SoftCap,
+    Splice,
+    Temper,
 )
 
 # NumPy has no error function.
@@ -82,6 +92,11 @@ def rms_norm(x: FloatArray, weight: FloatArray, eps: float) -> FloatArray:
     return np.asarray(x / np.sqrt(mean + np.float32(eps)) * weight, np.float32)
 
 
+def layer_norm(x: FloatArray, weight: FloatArray, eps: float) -> FloatArray:
+    """(x - mean(x)) / sqrt(variance(x) + eps) * weight over the last axis."""
+    return rms_norm(x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32), weight, eps)
+
+
 def rotate(heads: FloatArray, table: FloatArray, style: str) -> FloatArray:
     """Rotate `heads` [n_rows, n_heads, dim] over their first `table.shape[1]` dimensions; `table` is [n_rows, n_rot]:
     cosines, then sines."""
@@ -94,6 +109,33 @@ def rotate(heads: FloatArray, table: FloatArray, style: str) -> FloatArray:
     out[..., first] = a * cosine - b * sine
     out[..., second] = a * sine + b * cosine
     return out
+
+
+def route(logits: FloatArray, op: Route, bias: FloatArray | None) -> FloatArray:
+    """Experts and weights of each row; see `Route`."""
+    n = logits.shape[1]
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    match op.gating:
+        case "softmax":
+            p = shifted / shifted.sum(axis=1, keepdims=True)
+        case "sigmoid":
+            p = 1 / (1 + np.exp(-logits))
+        case "chosen":
+            p = logits
+    choice = p if bias is None else p + bias
+    if op.n_groups > 1:
+        groups = choice.reshape(-1, op.n_groups, n // op.n_groups)
+        scores = np.sort(groups, axis=2)[..., -2:].sum(axis=2)
+        kept = np.argsort(-scores, axis=1, kind="stable")[:, : op.n_groups_used]
+        allowed = (np.arange(op.n_groups)[None, :, None] == kept[:, None, :]).any(axis=2)
+        choice = np.where(np.repeat(allowed, n // op.n_groups, axis=1), choice, -np.inf)
+    chosen = np.argsort(-choice, axis=1, kind="stable")[:, : op.n_used]
+    weights = np.take_along_axis(p, chosen, axis=1)
+    if op.gating == "chosen":
+        weights = np.exp(weights - weights.max(axis=1, keepdims=True))
+    if op.is_normalized or op.gating == "chosen":
+        weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 2.0**-14)
+    return np.concatenate([chosen, weights * op.scale], axis=1).astype(np.float32)
 
 
 class ReferenceBackend:
@@ -146,10 +188,18 @@ class ReferenceBackend:
                 angles = batch.positions[:, None].astype(np.float64) * np.array(op.frequencies, np.float64)
                 turned = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
                 self._put(op.out, turned.astype(np.float32) * np.float32(op.magnitude))
+            case LayerNorm():
+                x = self._wanted(op.x, op.out, batch)
+                normed = layer_norm(x, self._weights[op.weight], op.eps)
+                self._put(op.out, normed if op.bias is None else normed + self._weights[op.bias])
+            case HeadNorm():
+                heads = self.get(op.x).reshape(-1, op.n_heads, op.x.width // op.n_heads)
+                weight = np.ones(1, np.float32) if op.weight is None else self._weights[op.weight]
+                self._put(op.out, rms_norm(heads, weight, op.eps).reshape(len(heads), -1))
+            case Splice() | AddPosition() | Temper():
+                self._rearrange(op, batch)
             case RmsNorm():
-                x = self.get(op.x)
-                if op.out.per_output and not op.x.per_output:
-                    x = x[batch.outputs]
+                x = self._wanted(op.x, op.out, batch)
                 normed = rms_norm(x, self._weights[op.weight], op.eps)
                 self._put(op.out, normed if op.residual is None else self.get(op.residual) + normed)
             case MatMul():
@@ -158,8 +208,12 @@ class ReferenceBackend:
                 self._rotate_store(op, batch)
             case Attention():
                 self._attention(op, batch)
+            case Route() | Experts() | AddGated() | HeadMatMul():
+                self._mixture(op)
             case Glu():
                 self._put(op.out, ACTIVATIONS[op.activation](self.get(op.gate)) * self.get(op.up))
+            case Activate():
+                self._put(op.out, ACTIVATIONS[op.activation](self.get(op.x)))
             case SoftCap():
                 cap = np.float32(op.cap)
                 self._put(op.x, cap * np.tanh(self.get(op.x) / cap))
@@ -170,6 +224,10 @@ class ReferenceBackend:
         """A buffer's rows [n_rows, width]."""
         return self._buffers[buffer.name]
 
+    def _wanted(self, x: Buffer, out: Buffer, batch: Batch) -> FloatArray:
+        """The rows of `x` that `out` has rows for."""
+        return self.get(x)[batch.outputs] if out.per_output and not x.per_output else self.get(x)
+
     def _put(self, buffer: Buffer, rows: FloatArray) -> None:
         assert rows.shape[1] == buffer.width, f"{buffer.name}: {rows.shape}"
         self._buffers[buffer.name] = rows.astype(np.float32, copy=False)
@@ -179,15 +237,74 @@ class ReferenceBackend:
         self._put(buffer, rows)
 
     def _matmul(self, op: MatMul) -> None:
-        out = self.get(op.x) @ self._weights[op.weight].T
+        rows = slice(op.first_row, op.first_row + op.out.width)
+        out = self.get(op.x) @ np.atleast_2d(self._weights[op.weight])[rows].T
         if op.bias is not None:
-            out = out + self._weights[op.bias]
+            out = out + self._weights[op.bias][rows]
         out = out * np.float32(op.scale)
         self._put(op.out, out if op.residual is None else self.get(op.residual) + out)
+
+    def _mixture(self, op: Route | Experts | AddGated | HeadMatMul) -> None:
+        match op:
+            case Route():
+                bias = None if op.bias is None else self._weights[op.bias]
+                self._put(op.out, route(self.get(op.logits), op, bias))
+            case Experts():
+                self._put(op.out, self._experts(op))
+            case AddGated():
+                sigmoid = np.asarray(1 / (1 + np.exp(-self.get(op.gate))), np.float32)
+                self._put(op.out, self.get(op.residual) + sigmoid * self.get(op.x))
+            case HeadMatMul():
+                x = self.get(op.x).reshape(-1, op.n_heads, op.x.width // op.n_heads)
+                out = np.einsum("rhi,hoi->rho", x, self._weights[op.weight])
+                self._put(op.out, out.reshape(len(x), -1))
+
+    def _experts(self, op: Experts) -> FloatArray:
+        """Pair by pair: a row with one of its experts."""
+        rows, routes = self.get(op.x), self.get(op.route)
+        out = np.zeros((len(rows), op.out.width), np.float32)
+        n_used = routes.shape[1] // 2
+
+        def project(name: str, bias: str | None, e: int, x: FloatArray) -> FloatArray:
+            product = self._weights[name][e] @ x
+            return np.asarray(product if bias is None else product + self._weights[bias][e])
+
+        for row, x in enumerate(rows):
+            for number, weight in zip(routes[row, :n_used], routes[row, n_used:], strict=True):
+                e = int(number)
+                up = project(op.up, op.up_bias, e, x)
+                gate, up = np.split(up, 2) if op.gate is None else (project(op.gate, op.gate_bias, e, x), up)
+                if op.activation == "swiglu_oai":
+                    gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+                    hidden = gate / (1 + np.exp(np.float32(-1.702) * gate)) * (up + 1)
+                else:
+                    hidden = ACTIVATIONS[op.activation](gate) * up
+                out[row] += weight * project(op.down, op.down_bias, e, hidden)
+        return out if op.residual is None else self.get(op.residual) + out
+
+    def _rearrange(self, op: Splice | AddPosition | Temper, batch: Batch) -> None:
+        match op:
+            case Splice():
+                x = self.get(op.x)
+                out = self._buffers.setdefault(op.out.name, np.zeros((len(x), op.out.width), np.float32)).copy()
+                for head in range(op.n_heads):
+                    source, target = head * op.x_stride + op.x_start, head * op.out_stride + op.out_start
+                    out[:, target : target + op.width] = x[:, source : source + op.width]
+                self._put(op.out, out)
+            case AddPosition():
+                self._put(op.x, self.get(op.x) + self._weights[op.weight][batch.positions])
+            case Temper():
+                factor = 1 + op.slope * np.log1p(np.floor(batch.positions / op.span))
+                self._put(op.x, self.get(op.x) * factor[:, None].astype(np.float32))
 
     def _rotate_store(self, op: RotateStore, batch: Batch) -> None:
         layer = op.layer
         q = self.get(op.q).reshape(-1, op.n_heads, layer.k_dim)
+        if op.k is None or op.v is None:
+            q = q if op.q_norm is None else rms_norm(q, self._weights[op.q_norm], op.eps)
+            q = q if op.table is None else rotate(q, self.get(op.table), op.style)
+            self._put(op.q, q.reshape(len(q), -1))
+            return
         k = self.get(op.k).reshape(-1, layer.n_kv_heads, layer.k_dim)
         v = self.get(op.v).reshape(-1, layer.n_kv_heads, layer.v_dim)
         if op.q_norm is not None:
@@ -218,8 +335,11 @@ class ReferenceBackend:
             if op.soft_cap > 0:
                 cap = np.float32(op.soft_cap)
                 scores = cap * np.tanh(scores / cap)
+            if op.sinks is not None:
+                sinks = self._weights[op.sinks].reshape(layer.n_kv_heads, group, 1)
+                scores = np.concatenate([scores, sinks], axis=-1)
             weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            out[row] = weights @ values / weights.sum(axis=-1, keepdims=True)
+            out[row] = weights[..., : values.shape[1]] @ values / weights.sum(axis=-1, keepdims=True)
         self._put(op.out, out.reshape(n_rows, -1))
 
     # Slots

@@ -9,11 +9,13 @@ from __future__ import annotations
 from phobos.errors import UnsupportedModelError
 from phobos.gguf.reader import GGUF
 from phobos.program.steps import (
+    Activate,
     Activation,
     Buffer,
     CacheLayer,
     Embed,
     Glu,
+    LayerNorm,
     MatMul,
     Op,
     Program,
@@ -21,6 +23,8 @@ from phobos.program.steps import (
     RopeTable,
     SoftCap,
 )
+
+ROW_UNIT = 16  # where a fused matrix may be cut
 
 
 class ProgramBuilder:
@@ -97,6 +101,13 @@ class ProgramBuilder:
         self.add(RmsNorm(buffer, x, self.weight(weight, x.width), eps, residual))
         return buffer
 
+    def layer_norm(self, out: str, x: Buffer, name: str, eps: float, *, outputs: bool = False) -> Buffer:
+        """Layer norm by the tensors `name`.weight and, where there is one, `name`.bias."""
+        buffer = self.buffer(out, x.width, per_output=outputs or x.per_output)
+        bias = self.optional(f"{name}.bias", x.width)
+        self.add(LayerNorm(buffer, x, self.weight(f"{name}.weight", x.width), bias, eps))
+        return buffer
+
     def matmul(
         self,
         out: str,
@@ -107,18 +118,36 @@ class ProgramBuilder:
         bias: str | None = None,
         residual: Buffer | None = None,
         scale: float = 1.0,
+        part: tuple[int, int] | None = None,
     ) -> Buffer:
-        """out = x @ weight.T (+ bias) (* scale) (+ residual)."""
+        """out = x @ weight.T (+ bias) (* scale) (+ residual). `part`: (first row, rows in all) of a fused matrix."""
         buffer = self.buffer(out, n_out, per_output=x.per_output)
-        name = self.weight(weight, n_out, x.width)
-        bias_name = self.weight(bias, n_out) if bias is not None else None
-        self.add(MatMul(buffer, x, name, bias_name, residual, scale))
+        first_row, n_rows = part if part is not None else (0, n_out)
+        if first_row % ROW_UNIT:
+            raise UnsupportedModelError(f"tensor {weight} is fused at row {first_row}, no multiple of {ROW_UNIT}")
+        name = self.weight(weight, n_rows, x.width)
+        bias_name = self.weight(bias, n_rows) if bias is not None else None
+        self.add(MatMul(buffer, x, name, bias_name, residual, scale, first_row))
+        return buffer
+
+    def vector_matmul(self, out: str, x: Buffer, weight: str) -> Buffer:
+        """One value a row: x times a matrix of one row, stored as [1, width] or [width]."""
+        is_vector = weight in self.gguf.tensors and len(self.gguf.tensors[weight].shape) == 1
+        shape = (x.width,) if is_vector else (1, x.width)
+        buffer = self.buffer(out, 1, per_output=x.per_output)
+        self.add(MatMul(buffer, x, self.weight(weight, *shape)))
         return buffer
 
     def glu(self, out: str, gate: Buffer, up: Buffer, activation: Activation) -> Buffer:
         """out = activation(gate) * up."""
         buffer = self.buffer(out, gate.width, per_output=gate.per_output)
         self.add(Glu(buffer, gate, up, activation))
+        return buffer
+
+    def activate(self, out: str, x: Buffer, activation: Activation) -> Buffer:
+        """out = activation(x)."""
+        buffer = self.buffer(out, x.width, per_output=x.per_output)
+        self.add(Activate(buffer, x, activation))
         return buffer
 
     # The end

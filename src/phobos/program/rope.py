@@ -90,5 +90,7 @@ def _yarn(gguf: GGUF, plain: np.ndarray, n_rot: int, theta: float, factor: float
     high = min(n_rot - 1, math.ceil(dimension_of(beta_slow)))
     ramp = np.clip((np.arange(n_rot // 2) - low) / max(0.001, high - low), 0, 1)
     frequencies = plain * (1 - ramp) + plain / factor * ramp
-    magnitude = gguf.get_float(f"{arch}.rope.scaling.attn_factor", 1.0) * (1 + 0.1 * math.log(factor))
+    multiplier = gguf.get_float(f"{arch}.rope.scaling.yarn_log_multiplier", 0.0)
+    growth = (1 + 0.1 * math.log(factor)) / (1 + 0.1 * multiplier * math.log(factor))
+    magnitude = gguf.get_float(f"{arch}.rope.scaling.attn_factor", 1.0) * growth
     return Rope(tuple(float(f) for f in frequencies), magnitude)

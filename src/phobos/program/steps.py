@@ -16,6 +16,8 @@ from typing import Literal
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu_squared"]
 RopeStyle = Literal["normal", "neox"]
+ExpertActivation = Literal[Activation, "swiglu_oai"]
+Gating = Literal["softmax", "sigmoid", "chosen"]
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,34 @@ class RmsNorm:
 
 
 @dataclass(frozen=True)
+class LayerNorm:
+    """out = (x - mean(x)) / sqrt(variance(x) + eps) * weight, plus `bias` if given. Wanted rows as in `RmsNorm`."""
+
+    out: Buffer
+    x: Buffer
+    weight: str
+    bias: str | None
+    eps: float
+
+
+@dataclass(frozen=True)
+class HeadNorm:
+    """RMS norm of each of `n_heads` equal parts of a row, times `weight` [width / n_heads] if given."""
+
+    out: Buffer
+    x: Buffer
+    n_heads: int
+    weight: str | None
+    eps: float
+
+
+@dataclass(frozen=True)
 class MatMul:
-    """out = x @ weight.T, plus `bias`, times `scale`, plus `residual`. `out` may be `residual`."""
+    """out = x @ weight.T, plus `bias`, times `scale`, plus `residual`. `out` may be `residual`.
+
+    Only rows `first_row` to `first_row + out.width` of the weight and the bias are used; `first_row` is a multiple of
+    16.
+    """
 
     out: Buffer
     x: Buffer
@@ -80,6 +108,41 @@ class MatMul:
     bias: str | None = None
     residual: Buffer | None = None
     scale: float = 1.0
+    first_row: int = 0
+
+
+@dataclass(frozen=True)
+class Splice:
+    """For each head h of `n_heads`: out[h * out_stride + out_start + j] = x[h * x_stride + x_start + j], j < width.
+
+    Strides and starts count values of a row; a stride of 0 gives every head the same values. The rest of `out` stays.
+    """
+
+    out: Buffer
+    x: Buffer
+    n_heads: int
+    width: int
+    x_start: int
+    x_stride: int
+    out_start: int
+    out_stride: int
+
+
+@dataclass(frozen=True)
+class AddPosition:
+    """x[r] += weight[position[r]], in place: learned positions [n_positions, width]."""
+
+    x: Buffer
+    weight: str
+
+
+@dataclass(frozen=True)
+class Temper:
+    """x[r] *= 1 + slope * ln(1 + floor(position[r] / span)), in place: queries sharpened far into a context."""
+
+    x: Buffer
+    slope: float
+    span: int
 
 
 @dataclass(frozen=True)
@@ -89,12 +152,12 @@ class RotateStore:
     `q` [n_heads * k_dim] and `k` [n_kv_heads * k_dim] are changed in place: first, where `q_norm` / `k_norm` name a
     weight [k_dim], RMS-normed a head at a time with `eps`; then rotated by `table` over their first
     `table.width` dimensions (none where `table` is None). "normal" pairs neighbours (2i, 2i+1), "neox" halves
-    (i, i + n/2).
+    (i, i + n/2). Without `k` and `v` only queries are made ready: the layer's keys are another block's.
     """
 
     q: Buffer
-    k: Buffer
-    v: Buffer
+    k: Buffer | None
+    v: Buffer | None
     table: Buffer | None
     layer: CacheLayer
     n_heads: int
@@ -107,7 +170,8 @@ class RotateStore:
 @dataclass(frozen=True)
 class Attention:
     """out[r, h] = sum over positions t <= position[r] of softmax(cap(q·k[t] * scale)) v[t], inside the layer's window;
-    cap(s) = soft_cap * tanh(s / soft_cap) where soft_cap > 0."""
+    cap(s) = soft_cap * tanh(s / soft_cap) where soft_cap > 0. `sinks` [n_heads] names a score of each head that takes
+    its part of the softmax and has no value."""
 
     out: Buffer
     q: Buffer
@@ -115,6 +179,72 @@ class Attention:
     n_heads: int
     scale: float
     soft_cap: float = 0.0
+    sinks: str | None = None
+
+
+@dataclass(frozen=True)
+class Route:
+    """Which experts a row goes to. out [2 * n_used]: their numbers, best first, then their weights.
+
+    p = the softmax or sigmoid of `logits` [n_experts], or for "chosen" the logits themselves. The `n_used` largest of
+    p + `bias` are chosen; with `n_groups` > 1 only from the `n_groups_used` groups of neighbours whose two largest sum
+    highest. Their weights are their p (for "chosen" the softmax of those), over their sum where `is_normalized`, times
+    `scale`.
+    """
+
+    out: Buffer
+    logits: Buffer
+    n_used: int
+    gating: Gating
+    bias: str | None = None
+    n_groups: int = 1
+    n_groups_used: int = 1
+    is_normalized: bool = True
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Experts:
+    """out = residual + sum over the experts e of `route` of weight_e * down_e(act(gate_e(x)) * up_e(x)).
+
+    `up` is [n_experts, n_ff, width], `gate` the same or None: then `up` has 2 * n_ff rows, the gate's first; `down` is
+    [n_experts, width, n_ff]. Biases, [n_experts, rows], are added where named. The activation "swiglu_oai" is
+    g * sigmoid(1.702 g) * (u + 1) with g at most 7 and u within 7 of 0. `out` may be `residual`.
+    """
+
+    out: Buffer
+    x: Buffer
+    route: Buffer
+    residual: Buffer | None
+    n_experts: int
+    n_ff: int
+    activation: ExpertActivation
+    gate: str | None
+    up: str
+    down: str
+    gate_bias: str | None = None
+    up_bias: str | None = None
+    down_bias: str | None = None
+
+
+@dataclass(frozen=True)
+class AddGated:
+    """out = residual + sigmoid(gate[0]) * x, a shared expert's own gate. `out` may be `residual`."""
+
+    out: Buffer
+    x: Buffer
+    gate: Buffer
+    residual: Buffer
+
+
+@dataclass(frozen=True)
+class HeadMatMul:
+    """out[r, h] = x[r, h] @ weight[h].T for each of `n_heads` equal parts of a row; weight [n_heads, rows, columns]."""
+
+    out: Buffer
+    x: Buffer
+    weight: str
+    n_heads: int
 
 
 @dataclass(frozen=True)
@@ -128,6 +258,15 @@ class Glu:
 
 
 @dataclass(frozen=True)
+class Activate:
+    """out = activation(x)."""
+
+    out: Buffer
+    x: Buffer
+    activation: Activation
+
+
+@dataclass(frozen=True)
 class SoftCap:
     """x = cap * tanh(x / cap), in place."""
 
@@ -135,7 +274,26 @@ class SoftCap:
     cap: float
 
 
-Op = Embed | RopeTable | RmsNorm | MatMul | RotateStore | Attention | Glu | SoftCap
+Op = (
+    Embed
+    | RopeTable
+    | RmsNorm
+    | LayerNorm
+    | HeadNorm
+    | MatMul
+    | Splice
+    | AddPosition
+    | Temper
+    | RotateStore
+    | Attention
+    | Route
+    | Experts
+    | AddGated
+    | HeadMatMul
+    | Glu
+    | Activate
+    | SoftCap
+)
 
 
 @dataclass(frozen=True)
@@ -158,11 +316,21 @@ class Program:
         return tuple(names)
 
 
-WEIGHT_FIELDS = frozenset({"weight", "bias", "q_norm", "k_norm"})
+WEIGHT_FIELDS = frozenset({"weight", "bias", "q_norm", "k_norm", "sinks"})
+
+
+def matrices_of(op: Op) -> tuple[str, ...]:
+    """Those of `weights_of` that are matrices to be multiplied with or looked up in; the rest are read as vectors."""
+    if isinstance(op, Experts):
+        return tuple(name for name in (op.gate, op.up, op.down) if name is not None)
+    return (op.weight,) if isinstance(op, MatMul | Embed | HeadMatMul) else ()
 
 
 def weights_of(op: Op) -> tuple[str, ...]:
     """The tensors an op reads."""
+    if isinstance(op, Experts):
+        biases = (op.gate_bias, op.up_bias, op.down_bias)
+        return (*matrices_of(op), *(name for name in biases if name is not None))
     values = (getattr(op, f.name) for f in fields(op) if f.name in WEIGHT_FIELDS)
     return tuple(v for v in values if v is not None)
 
@@ -179,8 +347,10 @@ def writes_of(op: Op) -> frozenset[str]:
     """Names of the buffers, and "cache i" of the cache layer, that an op writes."""
     match op:
         case RotateStore():
+            if op.k is None:
+                return frozenset({op.q.name})
             return frozenset({op.q.name, op.k.name, f"cache {op.layer.index}"})
-        case SoftCap():
+        case SoftCap() | AddPosition() | Temper():
             return frozenset({op.x.name})
         case _:
             return frozenset({op.out.name})

@@ -122,6 +122,17 @@ vload_u8_f32 = _make_load_bytes("zext", "uitofp", "16 unsigned bytes at an addre
 vload_i8_f32 = _make_load_bytes("sext", "sitofp", "16 signed bytes at an address, as floats.")
 
 
+@intrinsic
+def vload_u8_i32(typingctx, address):
+    """16 unsigned bytes at an address, as integers."""
+
+    def codegen(context, builder, signature, args):
+        raw = builder.load(pointer_to(builder, args[0], ir.VectorType(_I8, LANES)), align=1)
+        return builder.zext(raw, I32.llvm)
+
+    return I32(types.int64), codegen
+
+
 def _narrow_half(builder, value):
     """16 floats, clamped to the finite halves, to <16 x i16>, rounded to nearest even."""
     value = call_intrinsic(builder, "llvm.minnum.v16f32", F32.llvm, value, filled(F32.llvm, 65504.0))

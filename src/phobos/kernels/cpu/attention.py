@@ -161,6 +161,15 @@ def _clear(merged, v_dim):
 
 
 @inlined
+def _begin(merged, v_dim, sinks, head):
+    """A fresh state, or that of having seen the head's sink: a score without a value. `sinks` is an address or 0."""
+    _clear(merged, v_dim)
+    if sinks != 0:
+        store_f32(merged, load_f32(sinks + 4 * head))
+        vstore(merged + 64, splat(np.float32(1)))
+
+
+@inlined
 def _write(out, merged, v_dim):
     for i in range(v_dim // 16):
         vstore(out + 64 * i, vload(merged + 128 + 64 * i) / vload(merged + 64))
@@ -186,7 +195,7 @@ def _set_queries(tile, q, row, n_rows, head, first_query, n_queries, group, n_he
 def attention(
     out: Int, parts: Int, q: Int, keys: Int, values: Int, key_slot_bytes: Int, value_slot_bytes: Int, batch: Int,
     n_rows_at: Int, work: Int, n_heads: Int, n_kv_heads: Int, k_dim: Int, v_dim: Int, window: Int, n_spans: Int,
-    scale: Float, soft_cap: Float, thread, n_threads,
+    scale: Float, soft_cap: Float, sinks: Int, thread, n_threads,
 ):  # fmt: skip
     """Up to `SPLIT_ROWS` rows: each (row, key head, span) is a work item whose state goes to `parts`, for
     `attention_merge`. More rows: each (tile of rows, key head) is one, finished here."""
@@ -230,7 +239,7 @@ def attention(
                     first_span, last_span = max(first_span, chosen_span), min(last_span, chosen_span)
                 else:
                     for n in range(n_tile):
-                        _clear(merged + n * state_bytes, v_dim)
+                        _begin(merged + n * state_bytes, v_dim, sinks, head * group + (first_query + n) % group)
                 for span in range(first_span, last_span + 1):
                     _walk_span(
                         tile, head_keys, head_values, k_dim, v_dim, max(lowest, span * SPAN),
@@ -253,11 +262,11 @@ def attention(
 
 
 @inlined
-def _merge_item(merged, parts, position, item, v_dim, window, n_spans):
+def _merge_item(merged, parts, position, item, n_heads, v_dim, window, n_spans, sinks):
     """Merge one row's head into `merged`, span by span."""
     state_bytes = 128 + 4 * v_dim
     first = max(0, position - window + 1) if window > 0 else 0
-    _clear(merged, v_dim)
+    _begin(merged, v_dim, sinks, item % n_heads)
     for span in range(first // SPAN, position // SPAN + 1):
         state = parts + state_bytes * (item * n_spans + span)
         _merge_span(merged, state + 128, state, state + 64, v_dim)
@@ -265,7 +274,7 @@ def _merge_item(merged, parts, position, item, v_dim, window, n_spans):
 
 @kernel
 def attention_merge(
-    out: Int, parts: Int, batch: Int, n_rows_at: Int, n_heads: Int, v_dim: Int, window: Int, n_spans: Int,
+    out: Int, parts: Int, batch: Int, n_rows_at: Int, n_heads: Int, v_dim: Int, window: Int, n_spans: Int, sinks: Int,
     thread, n_threads,
 ):  # fmt: skip
     """Merge the spans that `attention` left in `parts`, in order."""
@@ -276,14 +285,14 @@ def attention_merge(
     merged = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
     for item in range(n_rows * n_heads * thread // n_threads, n_rows * n_heads * (thread + 1) // n_threads):
         position = np.int64(load_i32(positions + 4 * (item // n_heads)))
-        _merge_item(merged, parts, position, item, v_dim, window, n_spans)
+        _merge_item(merged, parts, position, item, n_heads, v_dim, window, n_spans, sinks)
         _write(out + 4 * v_dim * item, merged, v_dim)
 
 
 @kernel
 def attention_merge_quantize(
     out: Int, floats: Int, parts: Int, batch: Int, n_rows_at: Int, n_heads: Int, v_dim: Int, window: Int, n_spans: Int,
-    thread, n_threads,
+    sinks: Int, thread, n_threads,
 ):  # fmt: skip
     """The same, quantized; rows that `attention` finished itself are read from `floats`. `v_dim` is whole blocks."""
     n_rows = load_i64(n_rows_at)
@@ -296,7 +305,7 @@ def attention_merge_quantize(
         source = floats + 4 * v_dim * item
         if n_rows <= SPLIT_ROWS:
             position = np.int64(load_i32(positions + 4 * row))
-            _merge_item(merged, parts, position, item, v_dim, window, n_spans)
+            _merge_item(merged, parts, position, item, n_heads, v_dim, window, n_spans, sinks)
             source = merged + 128
             for i in range(v_dim // 16):
                 vstore(source + 64 * i, vload(source + 64 * i) / vload(merged + 64))

@@ -32,7 +32,7 @@ from phobos.kernels.cpu.report import print_census, print_memory, reports_memory
 from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
 from phobos.kernels.cpu.team import Team
 from phobos.kernels.cpu.weights import Weight, fill_weights, packer_of, plan_weights
-from phobos.program.steps import Buffer, Embed, MatMul, Program, weights_of
+from phobos.program.steps import Buffer, Program, matrices_of, weights_of
 
 COMPILING_SHARE = 0.4  # of the load's progress
 
@@ -99,7 +99,7 @@ class CpuBackend:
         return self._batch_arena.view(address, n_bytes).view(dtype)
 
     def _plan(self, gguf: GGUF) -> tuple[Mapping[str, Weight], Arena]:
-        matrices = dict.fromkeys(op.weight for op in self._program.ops if isinstance(op, MatMul | Embed))
+        matrices = dict.fromkeys(name for op in self._program.ops for name in matrices_of(op))
         vectors = dict.fromkeys(n for op in self._program.ops for n in weights_of(op) if n not in matrices)
         return plan_weights(gguf, matrices, vectors)
 

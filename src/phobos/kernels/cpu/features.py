@@ -1,4 +1,4 @@
-"""Which processor the kernels are compiled for, and the one instruction that depends on it.
+"""Which processor the kernels are compiled for, and the instructions that depend on it.
 
 `CPU` is made once, at import. `PHOBOS_CPU_PATH` forces a narrower path than the host's: `avx512vnni`, `avxvnni`,
  `avx2`, `portable`. All paths give the same integers, and `fma` is fused everywhere, so all give the same
@@ -91,9 +91,36 @@ def _dot4_words(builder: Any, acc: Any, unsigned: Any, signed: Any) -> Any:
     return total
 
 
+def _lookup_avx512(builder: Any, table: Any, codes: Any) -> Any:
+    return _call(builder, "llvm.x86.avx512.pshuf.b.512", _V64I8, table, codes)
+
+
+def _lookup_avx2(builder: Any, table: Any, codes: Any) -> Any:
+    halves = [
+        _call(
+            builder,
+            "llvm.x86.avx2.pshuf.b",
+            ir.VectorType(_I8, 32),
+            *(_slice(builder, v, at, 32) for v in (table, codes)),
+        )
+        for at in (0, 32)
+    ]
+    return _join(builder, *halves)
+
+
+def _lookup_select(builder: Any, table: Any, codes: Any) -> Any:
+    """Four rounds of choosing between neighbours by a bit of the code; `table` is a constant."""
+    entries = [ir.Constant(_V64I8, [table.constant[i].constant] * 64) for i in range(16)]
+    for bit in range(4):
+        mask = ir.Constant(_V64I8, [1 << bit] * 64)
+        is_set = builder.icmp_unsigned("!=", builder.and_(codes, mask), ir.Constant(_V64I8, [0] * 64))
+        entries = [builder.select(is_set, entries[i + 1], entries[i]) for i in range(0, len(entries), 2)]
+    return entries[0]
+
+
 @dataclass(frozen=True)
 class InstructionPath:
-    """A way to compile kernels: the LLVM target it is for and how `dot4` is said in it."""
+    """A way to compile kernels: the LLVM target it is for, and how `dot4` and `look_up` are said in it."""
 
     name: str
     needs: frozenset[str]
@@ -101,6 +128,7 @@ class InstructionPath:
     llvm_features: str | None
     emit_dot4: Callable[[Any, Any, Any, Any], Any]
     has_f16c: bool
+    emit_lookup: Callable[[Any, Any, Any], Any] = _lookup_select
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -113,11 +141,18 @@ PATHS = (
         None,
         _dot4_avx512,
         True,
+        _lookup_avx512,
     ),
     InstructionPath(
-        "avxvnni", _AVX2 | {"avxvnni"}, "haswell", "+avx2,+fma,+f16c,+avxvnni,+bmi,+bmi2", _dot4_avxvnni, True
+        "avxvnni",
+        _AVX2 | {"avxvnni"},
+        "haswell",
+        "+avx2,+fma,+f16c,+avxvnni,+bmi,+bmi2",
+        _dot4_avxvnni,
+        True,
+        _lookup_avx2,
     ),
-    InstructionPath("avx2", _AVX2, "haswell", "+avx2,+fma,+f16c,+bmi,+bmi2", _dot4_words, True),
+    InstructionPath("avx2", _AVX2, "haswell", "+avx2,+fma,+f16c,+bmi,+bmi2", _dot4_words, True, _lookup_avx2),
     InstructionPath("portable", frozenset(), "generic", "", _dot4_words, False),
 )
 

@@ -12,9 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phobos.gguf.quants import GGMLType
-from phobos.kernels.cpu.access import vload_f16, vload_i8_f32, vload_u8, vload_u8_f32
+from phobos.kernels.cpu.access import vload_f16, vload_i8_f32, vload_u8, vload_u8_f32, vload_u8_i32
 from phobos.kernels.cpu.layout import PACKED, PackedType
-from phobos.kernels.cpu.simd import inlined, low_bits, shift_words_left, shift_words_right, splat
+from phobos.kernels.cpu.simd import (
+    as_float,
+    inlined,
+    low_bits,
+    make_lookup,
+    shift_left,
+    shift_words_left,
+    shift_words_right,
+    splat,
+)
 
 
 class Format(NamedTuple):
@@ -152,6 +161,39 @@ def _q6_k_minimum(w, b):
     return splat(np.float32(-32)) * _q6_k_scale(w, b)
 
 
+# Types whose codes stand for entries of a table, shifted here so that the least is not below zero.
+_IQ4_NL_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+_iq4_nl_entry = make_lookup(tuple(value + 128 for value in _IQ4_NL_VALUES))
+_mxfp4_entry = make_lookup(tuple(value + 12 for value in _MXFP4_VALUES))
+
+
+@inlined
+def _iq4_nl_codes(w, b, j):
+    return _iq4_nl_entry(_nibbles(w, j))
+
+
+@inlined
+def _iq4_nl_minimum(w, b):
+    return splat(np.float32(-128)) * vload_f16(w + 256)
+
+
+@inlined
+def _mxfp4_codes(w, b, j):
+    return _mxfp4_entry(_nibbles(w, j))
+
+
+@inlined
+def _mxfp4_scale(w, b):
+    """2 ** (byte - 128): the byte is a float's exponent."""
+    return as_float(shift_left(vload_u8_i32(w + 256), np.int32(23))) * splat(np.float32(0.5))
+
+
+@inlined
+def _mxfp4_minimum(w, b):
+    return splat(np.float32(-12)) * _mxfp4_scale(w, b)
+
+
 FORMATS: dict[GGMLType, Format] = {
     GGMLType.Q8_0: Format(PACKED[GGMLType.Q8_0], _q8_0_codes, _q8_0_scale, _q8_0_minimum),
     GGMLType.Q4_0: Format(PACKED[GGMLType.Q4_0], _q4_codes, _q4_scale, _q4_0_minimum),
@@ -161,4 +203,6 @@ FORMATS: dict[GGMLType, Format] = {
     GGMLType.Q4_K: Format(PACKED[GGMLType.Q4_K], _q4_k_codes, _q4_k_scale, _q4_k_minimum),
     GGMLType.Q5_K: Format(PACKED[GGMLType.Q5_K], _q5_k_codes, _q5_k_scale, _q5_k_minimum),
     GGMLType.Q6_K: Format(PACKED[GGMLType.Q6_K], _q6_k_codes, _q6_k_scale, _q6_k_minimum),
+    GGMLType.IQ4_NL: Format(PACKED[GGMLType.IQ4_NL], _iq4_nl_codes, _q4_scale, _iq4_nl_minimum),
+    GGMLType.MXFP4: Format(PACKED[GGMLType.MXFP4], _mxfp4_codes, _mxfp4_scale, _mxfp4_minimum),
 }

@@ -52,6 +52,8 @@ PACKED: dict[GGMLType, PackedType] = {
     GGMLType.Q4_K: PackedType("q4_k", 256, 2368, 32),
     GGMLType.Q5_K: PackedType("q5_k", 256, 2880, 32),
     GGMLType.Q6_K: PackedType("q6_k", 256, 3360, 16),
+    GGMLType.IQ4_NL: PackedType("iq4_nl", 32, 288, 32),
+    GGMLType.MXFP4: PackedType("mxfp4", 32, 272, 32),
     GGMLType.F32: PackedType("f32", 1, 64, 1),
     GGMLType.F16: PackedType("f16", 1, 32, 1),
     GGMLType.BF16: PackedType("bf16", 1, 32, 1),
@@ -73,6 +75,15 @@ class Header(IntEnum):
 
 
 HEADER_WORDS = 16
+
+
+class Order(IntEnum):
+    """Byte offsets in the table that says which rows go to which of many matrices: how many pairs there are, how many
+    matrices have any, and from `STARTS` on int32 places where each matrix's pairs begin."""
+
+    N_PAIRS = 0
+    N_ACTIVE = 8
+    STARTS = 16
 
 
 class Control(IntEnum):

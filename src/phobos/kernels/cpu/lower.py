@@ -12,32 +12,45 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from phobos.kernels.cpu import mixtures
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.layout import (
     BLOCK,
+    GROUP,
     LINE,
     ROW_UNIT,
     SPAN,
     SPLIT_ROWS,
     Header,
     float_stride,
+    packed_bytes,
     quantized_stride,
     round_up,
 )
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.weights import Weight, is_quantized
 from phobos.program.steps import (
+    Activate,
+    AddGated,
+    AddPosition,
     Attention,
     Buffer,
     Embed,
+    Experts,
     Glu,
+    HeadMatMul,
+    HeadNorm,
+    LayerNorm,
     MatMul,
     Op,
     Program,
     RmsNorm,
     RopeTable,
     RotateStore,
+    Route,
     SoftCap,
+    Splice,
+    Temper,
     reads_of,
     writes_of,
 )
@@ -79,23 +92,23 @@ class Lowering:
         self, program: Program, weights: Mapping[str, Weight], cache: SlotCache, batch: BatchAddresses, limits: Limits
     ) -> None:
         self._program = program
-        self._weights = weights
+        self.weights = weights
         self._cache = cache
-        self._header = batch.header
+        self.header = batch.header
         self._outputs = batch.outputs
-        self._limits = limits
+        self.limits = limits
         self._launches: list[Launch] = []
         self._quantized: set[str] = set()  # buffers whose quantized copy is fresh
         self._n_spans = round_up(limits.n_ctx, SPAN) // SPAN
         self._float_readers = self._find_float_readers()
         sizes = self._sizes()
-        self.arena = Arena(sum(round_up(n, LINE) for n in sizes.values()) + LINE * (4 * len(program.ops) + 4))
-        self._addresses = {name: self.arena.take(n) for name, n in sizes.items()}
+        self.arena = Arena(sum(round_up(n, LINE) for n in sizes.values()) + LINE * (8 * len(program.ops) + 4))
+        self.addresses = {name: self.arena.take(n) for name, n in sizes.items()}
 
     # Addresses
 
     def _rows(self, buffer: Buffer) -> int:
-        return round_up(self._limits.max_outputs if buffer.per_output else self._limits.max_rows, ROW_UNIT)
+        return round_up(self.limits.max_outputs if buffer.per_output else self.limits.max_rows, ROW_UNIT)
 
     def _sizes(self) -> dict[str, int]:
         sizes = {b.name: self._rows(b) * float_stride(b.width) for b in self._program.buffers}
@@ -105,29 +118,32 @@ class Lowering:
             if isinstance(op, Attention):
                 state = 128 + 4 * op.layer.v_dim
                 sizes["parts"] = max(sizes.get("parts", 0), SPLIT_ROWS * op.n_heads * self._n_spans * state)
+            if isinstance(op, Experts | HeadMatMul):
+                for name, n_bytes in mixtures.scratch_sizes(op, self.weights, self.limits.max_rows).items():
+                    sizes[name] = max(sizes.get(name, 0), n_bytes)
             if isinstance(op, RopeTable):
                 sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
         return sizes
 
     def at(self, buffer: Buffer) -> int:
         """Address of a buffer's first row."""
-        return self._addresses[buffer.name]
+        return self.addresses[buffer.name]
 
-    def _count_at(self, buffer: Buffer) -> int:
+    def count_at(self, buffer: Buffer) -> int:
         """Address of the number of rows a buffer has in this pass."""
-        return self._header + 8 * (Header.N_OUTPUTS if buffer.per_output else Header.N_ROWS)
+        return self.header + 8 * (Header.N_OUTPUTS if buffer.per_output else Header.N_ROWS)
 
-    def _weight_at(self, name: str | None) -> int:
-        return self._weights[name].address if name is not None else 0
+    def weight_at(self, name: str | None) -> int:
+        return self.weights[name].address if name is not None else 0
 
-    def _work(self) -> int:
+    def new_work(self) -> int:
         """A fresh counter of work items."""
         return self.arena.take(8)
 
     # Quantized activations
 
     def _takes_codes(self, op: MatMul) -> bool:
-        kind = self._weights[op.weight].kind
+        kind = self.weights[op.weight].kind
         return kind is not None and is_quantized(kind)
 
     def _find_float_readers(self) -> set[str]:
@@ -137,35 +153,47 @@ class Lowering:
             reads = reads_of(op)
             if isinstance(op, MatMul) and self._takes_codes(op):
                 reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
+            if isinstance(op, Experts) and not mixtures.reads_floats(op, self.weights):
+                reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
             names |= reads
         return names
 
-    def _emit(
+    def emit(
         self, kernel: str, arguments: tuple[int | float, ...], op: Op, *, reads: frozenset[str], writes: frozenset[str]
     ) -> None:
+        """One more launch."""
         self._launches.append(Launch(kernel, arguments, reads, writes, op))
         self._quantized -= writes
 
     def _is_read_as_codes(self, out: Buffer) -> bool:
         """Whether only the quantized copy of a buffer is read, so that its floats need not be stored."""
-        return out.name not in self._float_readers and out.width % BLOCK == 0 and out.name + ".q8" in self._addresses
+        return out.name not in self._float_readers and out.width % BLOCK == 0 and out.name + ".q8" in self.addresses
+
+    def _emit_producer(
+        self, kernel: str, op: RmsNorm | LayerNorm | Glu | Activate, arguments: tuple[int | float, ...]
+    ) -> None:
+        """Emit an op that has a fused twin: quantizing where only codes are read, else plain."""
+        if self._is_read_as_codes(op.out):
+            self._emit_codes(f"{kernel}_quantize", arguments, op, reads_of(op), op.out)
+        else:
+            self.emit(kernel, (self.at(op.out), *arguments), op, reads=reads_of(op), writes=writes_of(op))
 
     def _emit_codes(
         self, kernel: str, arguments: tuple[int | float, ...], op: Op, reads: frozenset[str], out: Buffer
     ) -> None:
         """Emit a kernel that writes the quantized copy of `out`, whose address goes before the arguments."""
         target = out.name + ".q8"
-        self._emit(kernel, (self._addresses[target], *arguments), op, reads=reads, writes=frozenset({target}))
+        self.emit(kernel, (self.addresses[target], *arguments), op, reads=reads, writes=frozenset({target}))
         self._quantized.add(out.name)
 
-    def _codes_of(self, x: Buffer, op: Op) -> int:
+    def codes_of(self, x: Buffer, op: Op) -> int:
         """Address of the quantized copy of `x`, made now if it is not fresh."""
         target = x.name + ".q8"
         if x.name not in self._quantized:
-            arguments = (self._addresses[target], self.at(x), self._count_at(x), x.width)
-            self._emit("norm:quantize", arguments, op, reads=frozenset({x.name}), writes=frozenset({target}))
+            arguments = (self.addresses[target], self.at(x), self.count_at(x), x.width)
+            self.emit("norm:quantize", arguments, op, reads=frozenset({x.name}), writes=frozenset({target}))
             self._quantized.add(x.name)
-        return self._addresses[target]
+        return self.addresses[target]
 
     # Ops
 
@@ -189,100 +217,175 @@ class Lowering:
                     self._glu(op)
                 case SoftCap():
                     self._soft_cap(op)
+                case LayerNorm() | HeadNorm():
+                    self._other_norm(op)
+                case Activate():
+                    arguments = (self.at(op.x), self.count_at(op.out), op.out.width)
+                    self._emit_producer(f"columns:activate_{op.activation}", op, arguments)
+                case Route() | AddGated():
+                    self._route(op)
+                case Experts():
+                    mixtures.lower_experts(self, op)
+                case HeadMatMul():
+                    mixtures.lower_heads(self, op)
+                case Splice() | AddPosition() | Temper():
+                    self._columns(op)
         return place_barriers(self._launches)
 
     def _glu(self, op: Glu) -> None:
-        kernel = f"pointwise:glu_{op.activation}"
-        arguments = (self.at(op.gate), self.at(op.up), self._count_at(op.out), op.out.width)
-        if self._is_read_as_codes(op.out):
-            self._emit_codes(f"{kernel}_quantize", arguments, op, reads_of(op), op.out)
+        arguments = (self.at(op.gate), self.at(op.up), self.count_at(op.out), op.out.width)
+        self._emit_producer(f"pointwise:glu_{op.activation}", op, arguments)
+
+    def _route(self, op: Route | AddGated) -> None:
+        arguments: tuple[int | float, ...]
+        if isinstance(op, Route):
+            kernel = "moe:route"
+            arguments = (
+                self.at(op.out), self.at(op.logits), self.weight_at(op.bias), self.count_at(op.out), self.header,
+                op.logits.width, op.n_used, mixtures.GATINGS[op.gating], op.n_groups, op.n_groups_used,
+                int(op.is_normalized), float(op.scale),
+            )  # fmt: skip
         else:
-            self._emit(kernel, (self.at(op.out), *arguments), op, reads=reads_of(op), writes=writes_of(op))
+            kernel = "moe:add_gated"
+            arguments = (
+                self.at(op.out), self.at(op.x), self.at(op.gate), self.at(op.residual), self.count_at(op.out),
+                op.out.width,
+            )  # fmt: skip
+        self.emit(kernel, arguments, op, reads=reads_of(op), writes=writes_of(op))
+
+    def _other_norm(self, op: LayerNorm | HeadNorm) -> None:
+        if isinstance(op, LayerNorm):
+            rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
+            weights = (self.weight_at(op.weight), self.weight_at(op.bias))
+            arguments = (self.at(op.x), *weights, rows_of, self.count_at(op.out), op.x.width, float(op.eps))
+            self._emit_producer("layer_norm:layer_norm", op, arguments)
+            return
+        dim = op.x.width // op.n_heads
+        arguments = (
+            self.at(op.out), self.at(op.x), self.weight_at(op.weight), self.count_at(op.out), op.n_heads, dim,
+            float(op.eps),
+        )  # fmt: skip
+        self.emit("layer_norm:head_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
+
+    def _columns(self, op: Splice | AddPosition | Temper) -> None:
+        arguments: tuple[int | float, ...]
+        match op:
+            case Splice():
+                kernel = "columns:splice"
+                arguments = (
+                    self.at(op.out), self.at(op.x), self.count_at(op.out), op.out.width, op.x.width, op.n_heads,
+                    op.width, op.x_start, op.x_stride, op.out_start, op.out_stride,
+                )  # fmt: skip
+            case AddPosition():
+                kernel = "columns:add_position"
+                arguments = (
+                    self.at(op.x), self.weight_at(op.weight), self.header, self.count_at(op.x), op.x.width,
+                )  # fmt: skip
+            case Temper():
+                kernel = "columns:temper"
+                arguments = (
+                    self.at(op.x), self.header, self.count_at(op.x), op.x.width, float(op.slope), op.span,
+                )  # fmt: skip
+        self.emit(kernel, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _soft_cap(self, op: SoftCap) -> None:
-        arguments = (self.at(op.x), self._count_at(op.x), op.x.width, float(op.cap))
-        self._emit("pointwise:soft_cap", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        arguments = (self.at(op.x), self.count_at(op.x), op.x.width, float(op.cap))
+        self.emit("pointwise:soft_cap", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _embed(self, op: Embed) -> None:
-        weight = self._weights[op.weight]
+        weight = self.weights[op.weight]
         assert weight.kind is not None
         arguments = (
             self.at(op.out),
             weight.address,
-            self._header,
-            self._count_at(op.out),
+            self.header,
+            self.count_at(op.out),
             op.out.width,
             float(op.scale),
         )
-        self._emit(f"pointwise:embed_{weight.kind.name}", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit(f"pointwise:embed_{weight.kind.name}", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _rope_table(self, op: RopeTable) -> None:
         """A frequency is kept as two float32 whose sum is the float64."""
         exact = np.array(op.frequencies, np.float64)
         high = exact.astype(np.float32)
         pairs = np.stack([high, (exact - high).astype(np.float32)], axis=1)
-        address = self._addresses[f"{op.out.name}.frequencies"]
+        address = self.addresses[f"{op.out.name}.frequencies"]
         self.arena.view(address, pairs.nbytes)[:] = pairs.view(np.uint8).ravel()
         arguments = (
-            self.at(op.out), address, self._header, self._count_at(op.out), len(op.frequencies), float(op.magnitude),
+            self.at(op.out), address, self.header, self.count_at(op.out), len(op.frequencies), float(op.magnitude),
         )  # fmt: skip
-        self._emit("rope:rope_table", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit("rope:rope_table", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _rms_norm(self, op: RmsNorm) -> None:
         rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
-        head = (self.at(op.x), self._weight_at(op.weight))
-        tail = (rows_of, self._count_at(op.out), op.x.width, float(op.eps))
+        head = (self.at(op.x), self.weight_at(op.weight))
+        tail = (rows_of, self.count_at(op.out), op.x.width, float(op.eps))
         if op.residual is None and self._is_read_as_codes(op.out):
             self._emit_codes("norm:rms_norm_quantize", (*head, *tail), op, reads_of(op), op.out)
             return
         residual = self.at(op.residual) if op.residual is not None else 0
         arguments = (self.at(op.out), *head, residual, *tail)
-        self._emit("norm:rms_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit("norm:rms_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _matmul(self, op: MatMul) -> None:
-        weight = self._weights[op.weight]
+        weight = self.weights[op.weight]
         assert weight.kind is not None
         codes = self._takes_codes(op)
-        x = self._codes_of(op.x, op) if codes else self.at(op.x)
+        x = self.codes_of(op.x, op) if codes else self.at(op.x)
+        first_group = op.first_row // GROUP
+        matrix = weight.address + first_group * packed_bytes(weight.kind, GROUP, op.x.width)
+        bias = self.weight_at(op.bias) + 4 * op.first_row if op.bias is not None else 0
         arguments = (
-            self.at(op.out), x, weight.address, self._weight_at(op.bias),
-            self.at(op.residual) if op.residual is not None else 0, self._count_at(op.out), self._header, self._work(),
+            self.at(op.out), x, matrix, bias,
+            self.at(op.residual) if op.residual is not None else 0, self.count_at(op.out), self.header, self.new_work(),
             op.out.width, op.x.width, float(op.scale),
         )  # fmt: skip
         reads = reads_of(op)
         if codes:
             residual = {op.residual.name} if op.residual is not None else set()
             reads = frozenset({op.x.name + ".q8"} | residual)
-        self._emit(f"matmul:matmul_{weight.kind.name}", arguments, op, reads=reads, writes=writes_of(op))
+        self.emit(f"matmul:matmul_{weight.kind.name}", arguments, op, reads=reads, writes=writes_of(op))
 
     def _rotate_store(self, op: RotateStore) -> None:
-        cache = self._cache.layers[op.layer.index]
+        layer, cache = op.layer, self._cache.layers[op.layer.index]
+        k, v, table = (self.at(buffer) if buffer is not None else 0 for buffer in (op.k, op.v, op.table))
         arguments = (
-            self.at(op.q), self.at(op.k), self.at(op.v), self.at(op.table) if op.table is not None else 0, cache.keys,
-            cache.values, cache.key_slot_bytes, cache.value_slot_bytes, self._header, self._count_at(op.q), op.n_heads,
-            op.layer.n_kv_heads, op.layer.k_dim, op.layer.v_dim, op.table.width // 2 if op.table is not None else 0,
-            int(op.style == "neox"), self._weight_at(op.q_norm), self._weight_at(op.k_norm), float(op.eps),
+            self.at(op.q), k, v, table, cache.keys, cache.values, cache.key_slot_bytes, cache.value_slot_bytes,
+            self.header, self.count_at(op.q), op.n_heads, layer.n_kv_heads if op.k is not None else 0, layer.k_dim,
+            layer.v_dim, op.table.width // 2 if op.table is not None else 0, int(op.style == "neox"),
+            self.weight_at(op.q_norm), self.weight_at(op.k_norm), float(op.eps),
         )  # fmt: skip
-        self._emit("rope:rotate_store", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit("rope:rotate_store", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _attention(self, op: Attention) -> None:
         layer = op.layer
         cache = self._cache.layers[layer.index]
-        parts = self._addresses["parts"]
+        parts = self.addresses["parts"]
         arguments: tuple[int | float, ...] = (
             self.at(op.out), parts, self.at(op.q), cache.keys, cache.values, cache.key_slot_bytes,
-            cache.value_slot_bytes, self._header, self._count_at(op.out), self._work(), op.n_heads, layer.n_kv_heads,
+            cache.value_slot_bytes, self.header, self.count_at(op.out), self.new_work(), op.n_heads, layer.n_kv_heads,
             layer.k_dim, layer.v_dim, layer.window, self._n_spans, float(op.scale), float(op.soft_cap),
+            self.weight_at(op.sinks),
         )  # fmt: skip
         writes = writes_of(op) | {"parts"}
-        self._emit("attention:attention", arguments, op, reads=reads_of(op), writes=writes)
-        shape = (parts, self._header, self._count_at(op.out), op.n_heads, layer.v_dim, layer.window, self._n_spans)
+        self.emit("attention:attention", arguments, op, reads=reads_of(op), writes=writes)
+        shape = (
+            parts,
+            self.header,
+            self.count_at(op.out),
+            op.n_heads,
+            layer.v_dim,
+            layer.window,
+            self._n_spans,
+            self.weight_at(op.sinks),
+        )
         if layer.v_dim % BLOCK == 0 and self._is_read_as_codes(op.out):
             reads = writes_of(op) | {"parts"}
             self._emit_codes("attention:attention_merge_quantize", (self.at(op.out), *shape), op, reads, op.out)
         else:
             arguments = (self.at(op.out), *shape)
-            self._emit("attention:attention_merge", arguments, op, reads=frozenset({"parts"}), writes=writes_of(op))
+            self.emit("attention:attention_merge", arguments, op, reads=frozenset({"parts"}), writes=writes_of(op))
 
 
 def place_barriers(launches: list[Launch]) -> tuple[Launch, ...]:

@@ -46,7 +46,7 @@ _BATCH_PASS, _BATCH_SCRATCH, _BATCH_SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.
 
 
 @inlined
-def _finish(out, acc, bias, residual, scale):
+def finish(out, acc, bias, residual, scale):
     """Store 16 results: plus bias, times scale, plus residual (addresses; 0: none)."""
     if bias != 0:
         acc = acc + vload(bias)
@@ -167,7 +167,7 @@ def _make_tile_product(block: int, n_rows: int):
     return multiply
 
 
-def _make_several_rows(form: Format):
+def make_several_rows(form: Format):
     """`several_rows(...)`: `GROUP_TILE` groups with all rows of activations."""
     unpack = _make_unpack(form)
     multiply = _make_tile_product(form.kind.block, ROW_TILE)
@@ -198,7 +198,7 @@ def _make_several_rows(form: Format):
                 )  # fmt: skip
         for row in range(n_rows):
             for g in range(n_groups):
-                _finish(
+                finish(
                     out + row * out_stride + 64 * g,
                     vload(acc + 128 * row + 64 * g),
                     bias + 64 * g if bias != 0 else 0,
@@ -209,14 +209,13 @@ def _make_several_rows(form: Format):
     return several_rows
 
 
-def _make_matmul(form: Format) -> Kernel:
+def make_stream(form: Format):
+    """`stream(w, x, x_stride, n_rows, n_in, acc)`: a group by up to `STREAMED_ROWS` rows; rows up to the end of the last
+    tile are read, their results not used."""
     one_row, four_rows, eight_rows = (_make_few_rows(form, n) for n in (1, 4, 8))
-    several_rows = _make_several_rows(form)
-    values, record_bytes = form.kind.values, form.kind.record_bytes
 
     @inlined
-    def stream_group(w, x, x_stride, n_rows, n_in, acc):
-        """A group by up to `STREAMED_ROWS` rows; rows up to the next tile's end are read, their results not used."""
+    def stream(w, x, x_stride, n_rows, n_in, acc):
         row = 0
         while row < n_rows:
             at, target = x + row * x_stride, acc + 64 * row
@@ -229,6 +228,14 @@ def _make_matmul(form: Format) -> Kernel:
             else:
                 eight_rows(w, at, x_stride, n_in, target)
                 row += 8
+
+    return stream
+
+
+def _make_matmul(form: Format) -> Kernel:
+    stream = make_stream(form)
+    several_rows = make_several_rows(form)
+    values, record_bytes = form.kind.values, form.kind.record_bytes
 
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, residual: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int,
@@ -259,9 +266,9 @@ def _make_matmul(form: Format) -> Kernel:
                 )  # fmt: skip
                 continue
             for g in range(first, last):
-                stream_group(weight + g * group_bytes, x, x_stride, n_rows, n_in, scratch)
+                stream(weight + g * group_bytes, x, x_stride, n_rows, n_in, scratch)
                 for row in range(n_rows):
-                    _finish(
+                    finish(
                         out + row * out_stride + 64 * g,
                         vload(scratch + 64 * row),
                         bias + 64 * g if bias != 0 else 0,
@@ -273,13 +280,14 @@ def _make_matmul(form: Format) -> Kernel:
     return kernel(matmul)
 
 
-def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
-    """Float weights with float activations: four partial sums by input index mod 4, added in a fixed order."""
+def make_float_group(load, bytes_each: int):
+    """`group_rows(w, x, x_stride, n_rows, n_in, acc)`: one group of float weights with up to `ROW_TILE` rows of float
+    activations (rows past `n_rows` repeat the last one): four partial sums by input index mod 4, added in a fixed
+    order."""
     new_sums, get_sum, put_sum = make_tile(F32, 4 * ROW_TILE)
 
     @inlined
     def group_rows(w, x, x_stride, n_rows, n_in, acc):
-        """Up to `ROW_TILE` rows; rows past `n_rows` repeat the last one."""
         sums = new_sums()
         for i in range(4 * ROW_TILE):
             put_sum(sums, i, zeros())
@@ -301,6 +309,13 @@ def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
             high = get_sum(sums, 4 * m + 2) + get_sum(sums, 4 * m + 3)
             vstore(acc + 64 * m, low + high)
 
+    return group_rows
+
+
+def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
+    """Float weights with float activations."""
+    group_rows = make_float_group(load, bytes_each)
+
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, residual: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int,
         n_in: Int, scale: Float, thread, n_threads,
@@ -319,7 +334,7 @@ def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
                 tile_rows = min(ROW_TILE, n_rows - row)
                 group_rows(weight + g * n_in * 16 * bytes_each, x + row * x_stride, x_stride, tile_rows, n_in, acc)
                 for m in range(tile_rows):
-                    _finish(
+                    finish(
                         out + (row + m) * out_stride + 64 * g,
                         vload(acc + 64 * m),
                         bias + 64 * g if bias != 0 else 0,
@@ -339,6 +354,8 @@ matmul_q5_1 = _make_matmul(FORMATS[GGMLType.Q5_1])
 matmul_q4_k = _make_matmul(FORMATS[GGMLType.Q4_K])
 matmul_q5_k = _make_matmul(FORMATS[GGMLType.Q5_K])
 matmul_q6_k = _make_matmul(FORMATS[GGMLType.Q6_K])
+matmul_iq4_nl = _make_matmul(FORMATS[GGMLType.IQ4_NL])
+matmul_mxfp4 = _make_matmul(FORMATS[GGMLType.MXFP4])
 matmul_f32 = _make_float_matmul("f32", vload, 4)
 matmul_f16 = _make_float_matmul("f16", vload_f16, 2)
 matmul_bf16 = _make_float_matmul("bf16", vload_bf16, 2)

@@ -49,6 +49,12 @@ def _q4_0(out, source, lane):
 
 
 @inlined
+def _mxfp4(out, source, lane):
+    _words(out, source + 1, lane, 4)
+    store_u8(out + 256 + lane, load_u8(source))
+
+
+@inlined
 def _q4_1(out, source, lane):
     _words(out, source + 4, lane, 4)
     _half(out + 256, source, lane)
@@ -136,6 +142,8 @@ pack_q5_1 = _make_pack("q5_1", _q5_1, 384, 24)
 pack_q4_k = _make_pack("q4_k", _q4_k, 2368, 144)
 pack_q5_k = _make_pack("q5_k", _q5_k, 2880, 176)
 pack_q6_k = _make_pack("q6_k", _q6_k, 3360, 210)
+pack_iq4_nl = _make_pack("iq4_nl", _q4_0, 288, 18)
+pack_mxfp4 = _make_pack("mxfp4", _mxfp4, 272, 17)
 pack_f32 = _make_pack("f32", _f32, 64, 4)
 pack_f16 = _make_pack("f16", _half, 32, 2)
 pack_bf16 = _make_pack("bf16", _half, 32, 2)

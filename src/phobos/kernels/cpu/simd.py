@@ -4,9 +4,9 @@ With `access.py` (loads and stores) and `sync.py` the only file that writes LLVM
 `I32` or `U8` is one LLVM vector of 512 bits (16 floats, 16 integers, 64 bytes); LLVM splits it where registers are
 narrower, so kernels are written once. Memory is addressed by plain integers: an `address` is a byte address.
 
-Only `dot4` and the half-float conversions depend on the processor; which form they take is chosen from `CPU` when a
-kernel is compiled. No kernel asks about the processor. Arithmetic is never reassociated or contracted, so a kernel's
-result has one bit pattern.
+Only `dot4`, `look_up` and the half-float conversions depend on the processor; which form they take is chosen from
+`CPU` when a kernel is compiled. No kernel asks about the processor. Arithmetic is never reassociated or contracted, so
+a kernel's result has one bit pattern.
 """
 
 from __future__ import annotations
@@ -353,6 +353,20 @@ def dot4(typingctx, acc, unsigned, signed):
         return CPU.emit_dot4(builder, *args)
 
     return I32(I32, U8, U8), codegen
+
+
+def make_lookup(entries: tuple[int, ...]):
+    """`look_up(codes)`: each byte of `codes`, 0 to 15, replaced by that one of 16 unsigned entries."""
+
+    @intrinsic
+    def look_up(typingctx, codes):
+        def codegen(context, builder, signature, args):
+            table = ir.Constant(U8.llvm, [ir.Constant(_I8, entry) for entry in entries * 4])
+            return CPU.emit_lookup(builder, table, args[0])
+
+        return U8(U8), codegen
+
+    return look_up
 
 
 # Tiles
