@@ -210,8 +210,8 @@ def make_several_rows(form: Format):
 
 
 def make_stream(form: Format):
-    """`stream(w, x, x_stride, n_rows, n_in, acc)`: a group by up to `STREAMED_ROWS` rows; rows up to the end of the last
-    tile are read, their results not used."""
+    """`stream(w, x, x_stride, n_rows, n_in, acc)`: a group by up to `STREAMED_ROWS` rows; rows up to the end of the
+    last tile are read, their results not used."""
     one_row, four_rows, eight_rows = (_make_few_rows(form, n) for n in (1, 4, 8))
 
     @inlined
