@@ -22,8 +22,9 @@ from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
 CACHED_VALUE_BYTES = 2
-PROCESS_BYTES = 180_000_000  # measured: the interpreter with its libraries, tokenizer and code
-SENTENCEPIECE_BYTES = 400  # measured: more for each token of a SentencePiece vocabulary, while it is made
+# Measured with the four models of the tests: the interpreter, its libraries and code, then the tokenizer by its tokens.
+PROCESS_BYTES, TOKEN_BYTES = 165_000_000, 400
+LOADING_BYTES, LOADING_TOKEN_BYTES = 160_000_000, 700  # while the tokenizer is made
 SPARE = 0.03  # of the available memory, left to the rest of the system
 
 
@@ -41,8 +42,9 @@ class Part:
 class Plan:
     """The whole answer; bytes. `max_ctx` is the largest context that fits with `n_slots` slots, 0 if none does.
 
-    `file_bytes` are the file's own pages, read while it is packed: not part of the total, since the system takes them
-    back as soon as memory is short.
+    `total_bytes` is what a running model with a full context needs. `file_bytes` are the file's own pages while it is
+    packed: no part of that, since the system takes them back as soon as memory is short; `peak_bytes`, the most the
+    process is seen to hold where memory is plenty, counts them.
     """
 
     path: str
@@ -54,6 +56,7 @@ class Plan:
     parts: tuple[Part, ...]
     total_bytes: int
     file_bytes: int
+    peak_bytes: int
     memory_total: int | None
     memory_available: int | None
     fits: bool
@@ -73,10 +76,10 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         weights = weights_bytes(gguf, program)
         on_disk = sum(tensor.n_bytes for tensor in gguf.tensors.values())
         limits = _limits(program, settings, None if have.available is None else have.available - on_disk)
-        process = process_bytes(gguf)
         scratch = scratch_bytes(gguf, program, limits, settings.n_threads or machine.n_usable_cores())
     per_token = cache_row_bytes(program, CACHED_VALUE_BYTES)
     cache = limits.n_slots * limits.n_ctx * per_token
+    process = PROCESS_BYTES + TOKEN_BYTES * program.n_vocab
     parts = (
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
         Part("cache", cache, "memory", f"{limits.n_slots} x {limits.n_ctx} tokens, {format_bytes(per_token)} each"),
@@ -97,6 +100,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         parts=parts,
         total_bytes=total,
         file_bytes=on_disk,
+        peak_bytes=max(total, weights + on_disk + LOADING_BYTES + LOADING_TOKEN_BYTES * program.n_vocab),
         memory_total=have.total,
         memory_available=have.available,
         fits=fits,
@@ -146,14 +150,6 @@ def weights_bytes(gguf: GGUF, program: Program) -> int:
             kind = PACKED[GGMLType.F16]
         total += packed_bytes(kind, math.prod(shape[:-1]), shape[-1])
     return total
-
-
-def process_bytes(gguf: GGUF) -> int:
-    """Bytes of everything else at its peak."""
-    if gguf.metadata.get("tokenizer.ggml.model") != "llama" or "tokenizer.ggml.tokens" not in gguf.metadata:
-        return PROCESS_BYTES
-    tokens = gguf.metadata.preview("tokenizer.ggml.tokens", 0)
-    return PROCESS_BYTES + (SENTENCEPIECE_BYTES * tokens[1] if tokens is not None else 0)
 
 
 def scratch_bytes(gguf: GGUF, program: Program, limits: BackendLimits, n_threads: int) -> int:

@@ -74,7 +74,7 @@ def test_an_unknown_architecture(call: Call, tmp_path: Path) -> None:
     write_gguf(path, metadata, {"token_embd.weight": (GGMLType.F32, np.zeros((300, 256), np.float32))})
     done = call("--gguf", str(path), *ASK)
     assert done.returncode == 1
-    assert "'brandnew' is not supported: Phobos runs gemma3, llama, qwen2" in sentence(done)
+    assert "'brandnew' is not supported: Phobos runs " in sentence(done)
     done = call("inspect", str(path))
     assert done.returncode == 0 and "no: architecture 'brandnew' is not supported" in done.stdout
 

@@ -43,9 +43,9 @@ def test_parts_are_what_the_backend_takes(tmp_path: Path, recipe: str, kinds: tu
 
 @pytest.mark.slow
 @pytest.mark.model
-@pytest.mark.parametrize("n_ctx", [512, 2048, 8192])
+@pytest.mark.parametrize("n_ctx", [512, 2048, 4096])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_total_is_the_measured_peak(name: str, n_ctx: int) -> None:
+def test_the_peak_is_the_measured_one(name: str, n_ctx: int) -> None:
     path = find_model(name)
     if path is None:
         pytest.skip(f"{name} is not here: run make test-models")
@@ -55,6 +55,4 @@ def test_the_total_is_the_measured_peak(name: str, n_ctx: int) -> None:
     command = [sys.executable, str(Path(__file__).with_name("measure_peak.py")), str(path), str(n_ctx)]
     for _ in range(2):  # the first run may compile kernels, which is no part of the plan
         done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True, timeout=600)
-    peak = int(done.stdout)
-    without_file = peak - plan.file_bytes  # the system may or may not have taken the file's pages back by then
-    assert any(abs(plan.total_bytes - measured) <= 0.05 * measured for measured in (peak, without_file)), (plan, peak)
+    assert plan.peak_bytes == pytest.approx(int(done.stdout), rel=0.05)

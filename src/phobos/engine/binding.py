@@ -119,11 +119,12 @@ class Binding:
     def _has_called_enough(self, scanner: Scanner | None) -> bool:
         """Whether no further call should begin: the last one said what one before it did, or there may not be room for
         another, which would be cut off."""
-        if scanner is None or not scanner.calls:
+        calls = scanner.calls if scanner is not None else []
+        if not calls:
             return False
-        if scanner.calls[-1] in scanner.calls[:-1]:
+        if calls[-1] in calls[:-1]:
             return True
-        needed = 2 * self._n_chosen / len(scanner.calls)
+        needed = 2 * self._n_chosen / len(calls)
         return self._n_allowed is not None and self._n_allowed - self._n_chosen < needed
 
     def _next_call_task(self, plan: Plan, scanner: Scanner | None) -> Callable[[], IntArray | None] | None:

@@ -43,9 +43,8 @@ Piece = Content | Consumed
 class Scanner:
     """See the module. Owned by one sequence.
 
-    `is_certain`: what opened is held to be a call, so one that is cut off is no text. `calls` are the name and the
-    arguments of each call, as far as they were read. `shown_ids` are the control tokens whose spelling stands in the
-    text it is given; calls get none of `used_ids`.
+    `is_certain`: what opened is held to be a call, so one that is cut off is no text. `shown_ids` are the control
+    tokens whose spelling stands in the text it is given; calls get none of `used_ids`.
     `in_reasoning`: the next character is reasoning. `opening`: the call at hand, from the moment it opened.
     `answer_from`: the position at which the answer begins, behind the thinking block if there was one.
     """
@@ -64,7 +63,8 @@ class Scanner:
         self.opening: Opening | None = None
         self.answer_from = 0
         self.is_certain = False
-        self.calls: list[tuple[str, str]] = []
+        self._calls: list[tuple[str, list[str]]] = []
+        self._added = 0  # pieces of the last call's arguments that became events
         self._dialect = dialect
         self._tools = {tool.name: tool for tool in tools}
         self._used_ids = set(used_ids)
@@ -79,7 +79,8 @@ class Scanner:
         self._skip_spaces = False  # white space here belongs to the marker before it
         self._after_call = False
         self._block_fresh = True  # no text of the thinking block yet
-        self._line = ""  # the present line of the thoughts
+        self._n_ticks = 0  # backticks on the present line of the thoughts
+        self._tail = ""  # the last two characters of that line
         calls = dialect.calls
         self._openers = calls.openers if tools or calls.without_tools else ()
         self._reasoning = dialect.reasoning
@@ -140,18 +141,20 @@ class Scanner:
             call_id = f"call_{secrets.token_hex(12)}"
         self._used_ids.add(call_id)
         self.commit()
-        self._events.append(ToolCallStart(len(self.calls), call_id, name))
-        self.calls.append((name, ""))
+        self._note_arguments()
+        self._events.append(ToolCallStart(len(self._calls), call_id, name))
+        self._calls.append((name, []))
+        self._added = 0
 
     def add(self, arguments: str) -> None:
         """See `Turn`."""
-        name, before = self.calls[-1]
-        self.calls[-1] = (name, before + arguments)
-        last = self._events[-1] if self._events else None
-        if isinstance(last, ToolCallDelta):
-            self._events[-1] = ToolCallDelta(last.index, last.arguments + arguments)
-        else:
-            self._events.append(ToolCallDelta(len(self.calls) - 1, arguments))
+        if arguments:
+            self._calls[-1][1].append(arguments)
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        """The name and the arguments of each call, as far as they were read."""
+        return [(name, "".join(pieces)) for name, pieces in self._calls]
 
     def hold(self) -> bool:
         """See `Turn`."""
@@ -303,7 +306,7 @@ class Scanner:
     def _enter_reasoning(self) -> None:
         self.in_reasoning = True
         self._block_fresh = True
-        self._line = ""
+        self._n_ticks, self._tail = 0, ""
 
     def _read_reasoning(self, reasoning: Reasoning) -> bool:
         """Pass thoughts on, up to the marker that closes the block."""
@@ -340,7 +343,7 @@ class Scanner:
         """The first closing marker that is not quoted."""
         place = rest.find(reasoning.end)
         while place >= 0:
-            if not reasoning.quotable or not _is_quoted(self._line + rest[:place]):
+            if not reasoning.quotable or not _is_quoted(*self._follow_line(rest[:place])):
                 return place
             place = rest.find(reasoning.end, place + len(reasoning.end))
         return None
@@ -350,10 +353,24 @@ class Scanner:
     def _account(self) -> None:
         """All read up to here is accounted for by the events it made."""
         n_chars = self._reader.position - self._done
+        self._note_arguments()
         events, self._events = tuple(self._events), []
         if n_chars or events:
             self._pieces.append(Consumed(n_chars, events))
         self._done = self._reader.position
+
+    def _note_arguments(self) -> None:
+        """The pieces of arguments since the last event, as one."""
+        pieces = self._calls[-1][1] if self._calls else []
+        if len(pieces) > self._added:
+            self._events.append(ToolCallDelta(len(self._calls) - 1, "".join(pieces[self._added :])))
+            self._added = len(pieces)
+
+    def _follow_line(self, text: str) -> tuple[int, str]:
+        """`_n_ticks` and `_tail` behind this text."""
+        _, new_line, line = text.rpartition("\n")
+        n_ticks = line.count("`") + (0 if new_line else self._n_ticks)
+        return n_ticks, line[-2:] if new_line else (self._tail + line[-2:])[-2:]
 
     def _emit_content(self, n_chars: int) -> None:
         text = self._reader.advance(n_chars)
@@ -366,7 +383,7 @@ class Scanner:
     def _emit_reasoning(self, n_chars: int) -> None:
         if n_chars:
             text = self._reader.advance(n_chars)
-            self._line = (self._line + text).rpartition("\n")[2]
+            self._n_ticks, self._tail = self._follow_line(text)
             self._events.append(ReasoningDelta(text))
             self._account()
 
@@ -375,13 +392,12 @@ _OPENING_QUOTES = frozenset("\"'“‘«`")
 _BEFORE_QUOTES = frozenset("([{<:=,;-")
 
 
-def _is_quoted(before: str) -> bool:
-    """Whether what comes next is quoted, by the text before it: an opening quotation mark, or an odd number of
-    backticks on the line."""
-    line = before.rpartition("\n")[2]
-    if line.count("`") % 2:
+def _is_quoted(n_ticks: int, tail: str) -> bool:
+    """Whether what comes next is quoted, by the backticks before it on its line, and the last two characters of that:
+    an opening quotation mark, or an odd number of backticks."""
+    if n_ticks % 2:
         return True
-    if not line or line[-1] not in _OPENING_QUOTES:
+    if not tail or tail[-1] not in _OPENING_QUOTES:
         return False
-    earlier = line[-2:-1]
+    earlier = tail[:-1]
     return not earlier or earlier.isspace() or earlier in _BEFORE_QUOTES
