@@ -61,7 +61,8 @@ def _make_few_rows(form: Format, n_rows: int):
     through registers; leaves a vector a row at `acc`."""
     codes, scale, minimum = form.codes, form.scale, form.minimum
     values, record_bytes, block = form.kind.values, form.kind.record_bytes, form.kind.block
-    n_blocks, n_slices, record_lines = values // block, block // 4, record_bytes // 64
+    n_blocks, n_slices = values // block, block // 4
+    block_lines = -(-record_bytes // (64 * n_blocks))
     # Block numbers, hence shifts, are constants once unrolled; with several rows that would cost more registers than
     # there are.
     unrolled = min(n_blocks, 8 if n_rows == 1 else 2)
@@ -79,11 +80,11 @@ def _make_few_rows(form: Format, n_rows: int):
             put_sum(sums, m, zeros())
         first = 0
         for _ in range(n_in // values):
-            for line in range(record_lines):
-                prefetch(w + PREFETCH_BYTES + 64 * line)
             for pair in range(n_blocks // unrolled):
                 for k in range(unrolled):
                     b = pair * unrolled + k
+                    for line in range(block_lines):
+                        prefetch(w + PREFETCH_BYTES + 64 * (b * block_lines + line))
                     for m in range(n_rows):
                         put_dot(dots, m, zeros_i32())
                     for j in range(n_slices):
