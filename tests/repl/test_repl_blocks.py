@@ -39,7 +39,7 @@ def grow(text: str, cuts: list[int]) -> list[Block]:
     return found + split_blocks(rest)
 
 
-@pytest.mark.parametrize("text", [DOCUMENT, LONG_CODE, LONG_TABLE])
+@pytest.mark.parametrize("text", [DOCUMENT, LONG_CODE[-90:], LONG_TABLE[:300]])
 def test_blocks_are_the_same_letter_by_letter(text: str) -> None:
     whole = [block.text for block in split_blocks(text)]
     assert "".join(whole) == text
@@ -73,7 +73,7 @@ def test_no_letter_is_lost_or_doubled(lines: list[str], data: st.DataObject) -> 
     assert joined.split() == text.split()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from([line for line in LINES if line != "```"]), max_size=14), st.integers(1, 9))
 def test_every_word_reaches_the_screen(lines: list[str], step: int) -> None:
     text = "\n".join(f"{line}{index}" if line.strip("|-*>`# ") else line for index, line in enumerate(lines))
@@ -119,12 +119,22 @@ def replay(written: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("text", [DOCUMENT, LONG_CODE, LONG_TABLE])
-@pytest.mark.parametrize("step", [1, 7, 10_000])
+@pytest.mark.parametrize(
+    ("text", "step"), [(DOCUMENT, 1), (DOCUMENT, 7), (DOCUMENT, 1 << 20), (LONG_CODE, 23), (LONG_TABLE, 97)]
+)
 def test_streamed_looks_like_whole(text: str, step: int) -> None:
-    if step == 1 and len(text) > 500:
-        step = 3
     assert stream(text, step) == stream(text, 1 << 20)
+    assert stream(text, 1 << 20) == [BlockPrinter.plain(line) for line in printed_at_once(text)]
+
+
+def printed_at_once(text: str) -> list[str]:
+    """The blocks one under the other, as they are when nothing is streamed."""
+    lines: list[str] = []
+    for index, block in enumerate(split_blocks(text)):
+        lines += ([""] if index and not (block.joined and block.text[0] in "-123") else []) + printer().block(
+            block.text
+        )
+    return lines
 
 
 def test_code_keeps_its_letters() -> None:
