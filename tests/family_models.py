@@ -124,6 +124,12 @@ _MLA_SHAPES = {
     "attn_v_b.weight": (4, 64, 128),
     "attn_output.weight": (256, 256),
 }
+_GEMMA4 = (
+    *_NORMS, "attn_q.weight", "attn_q_norm.weight", *_OUT, *_MLP, *_POSTS, "inp_gate.weight", "proj.weight",
+    "post_norm.weight", "layer_output_scale.weight",
+)  # fmt: skip
+_GEMMA4_OWN = (*_GEMMA4, "attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
+_PER_LAYER = ("per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight")
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
@@ -235,6 +241,28 @@ FAMILIES: Mapping[str, Family] = {
             shapes={**_MLA_SHAPES, "attn_q_a.weight": (128, 256), "attn_q_a_norm.weight": (128,),
                     "attn_q_b.weight": (384, 128), "attn_kv_b.weight": (512, 128)},
         ),
+        Family(
+            "gemma4", "gemma4", _GEMMA4, n_layers=7, n_kv_heads=2, k_dim=128, v_dim=128, n_rot=128,
+            top=("token_embd.weight", "output_norm.weight", "rope_freqs.weight", *_PER_LAYER),
+            blocks={0: _GEMMA4_OWN, 1: _GEMMA4_OWN, 2: tuple(n for n in _GEMMA4_OWN if "attn_v" not in n)},
+            keys={
+                "attention.sliding_window": 24, "attention.sliding_window_pattern": [x % 3 != 2 for x in range(7)],
+                "attention.key_length": 128, "attention.value_length": 128, "attention.key_length_swa": 64,
+                "attention.value_length_swa": 64, "rope.dimension_count_swa": 64, "rope.freq_base": 1e6,
+                "rope.freq_base_swa": 1e4, "attention.shared_kv_layers": 4, "embedding_length_per_layer_input": 32,
+                "final_logit_softcapping": 30.0, "feed_forward_length": [512, 512, 512, 512, 256, 256, 256],
+            },
+            shapes={
+                **{f"blk.{i}.attn_{p}.weight": (n * 64, 256) for i in (0, 1, 3, 4, 6) for p, n in
+                   (("q", 4), ("k", 2), ("v", 2))},
+                **{f"blk.{i}.attn_output.weight": (256, 4 * 64) for i in (0, 1, 3, 4, 6)},
+                **{f"blk.{i}.attn_{p}_norm.weight": (64,) for i in (0, 1, 3, 4, 6) for p in "qk"},
+                **{f"blk.{i}.ffn_{p}.weight": (256, 256) for i in (4, 5, 6) for p in ("gate", "up", "down")},
+                "per_layer_token_embd.weight": (N_VOCAB, 224), "per_layer_model_proj.weight": (224, 256),
+                "per_layer_proj_norm.weight": (32,), "inp_gate.weight": (32, 256), "proj.weight": (256, 32),
+                "layer_output_scale.weight": (1,),
+            },
+        ),
         Family("seed_oss", "seed_oss", (
             "attn_norm.weight", "post_attention_norm.weight", *_QKV, *_QKV_BIAS, *_OUT, *_MLP,
         )),
@@ -291,9 +319,9 @@ def _draw(family: Family, name: str) -> np.ndarray:
     if short.startswith("rope_f"):
         longest = 8 if "long" in short else 2
         return np.linspace(1, longest, family.n_rot // 2).astype(np.float32)
-    shape = family.shape_of(short)
+    shape = family.shapes.get(name) or family.shape_of(short)
     values = draw.standard_normal(shape)
-    if "norm.weight" in short:
+    if "norm" in short or short.endswith(("scale", "scale.weight")):
         values = 1 + 0.2 * values
     elif "attn_sinks" in short:
         values = 1 + values

@@ -24,6 +24,7 @@ from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
 from phobos.program.steps import (
     Activate,
     Activation,
+    Add,
     AddGated,
     AddPosition,
     Attention,
@@ -196,7 +197,7 @@ class ReferenceBackend:
                 heads = self.get(op.x).reshape(-1, op.n_heads, op.x.width // op.n_heads)
                 weight = np.ones(1, np.float32) if op.weight is None else self._weights[op.weight]
                 self._put(op.out, rms_norm(heads, weight, op.eps).reshape(len(heads), -1))
-            case Splice() | AddPosition() | Temper():
+            case Splice() | Add() | AddPosition() | Temper():
                 self._rearrange(op, batch)
             case RmsNorm():
                 x = self._wanted(op.x, op.out, batch)
@@ -282,7 +283,7 @@ class ReferenceBackend:
                 out[row] += weight * project(op.down, op.down_bias, e, hidden)
         return out if op.residual is None else self.get(op.residual) + out
 
-    def _rearrange(self, op: Splice | AddPosition | Temper, batch: Batch) -> None:
+    def _rearrange(self, op: Splice | Add | AddPosition | Temper, batch: Batch) -> None:
         match op:
             case Splice():
                 x = self.get(op.x)
@@ -291,11 +292,15 @@ class ReferenceBackend:
                     source, target = head * op.x_stride + op.x_start, head * op.out_stride + op.out_start
                     out[:, target : target + op.width] = x[:, source : source + op.width]
                 self._put(op.out, out)
+            case Add():
+                total = self.get(op.x) if op.residual is None else self.get(op.x) + self.get(op.residual)
+                factor = op.scale if op.weight is None else op.scale * self._weights[op.weight].ravel()[0]
+                self._put(op.out, total * np.float32(factor))
             case AddPosition():
                 self._put(op.x, self.get(op.x) + self._weights[op.weight][batch.positions])
             case Temper():
-                factor = 1 + op.slope * np.log1p(np.floor(batch.positions / op.span))
-                self._put(op.x, self.get(op.x) * factor[:, None].astype(np.float32))
+                sharpened = 1 + op.slope * np.log1p(np.floor(batch.positions / op.span))
+                self._put(op.x, self.get(op.x) * sharpened[:, None].astype(np.float32))
 
     def _rotate_store(self, op: RotateStore, batch: Batch) -> None:
         layer = op.layer

@@ -113,18 +113,21 @@ def gated_mlp(
     residual: Buffer | None,
     scale: float = 1.0,
     suffix: str = "",
+    width_tag: str = "",
 ) -> Buffer:
     """down(activation(gate(x)) * up(x)), the dense feed-forward block. Without a gate matrix its rows are the first
-    half of up's. `suffix`: of the tensors' names, "_shexp" for shared experts."""
+    half of up's. `suffix`: of the tensors' names, "_shexp" for shared experts; `width_tag`: of the buffers',
+    where blocks differ in width."""
+    tag = suffix + width_tag
     gate_name, up_name, down_name = (f"blk.{i}.ffn_{name}{suffix}" for name in ("gate", "up", "down"))
     if p.has(f"{gate_name}.weight"):
-        gate = p.matmul(f"gate{suffix}", x, f"{gate_name}.weight", n_ff, bias=bias_of(p, gate_name))
-        up = p.matmul(f"up{suffix}", x, f"{up_name}.weight", n_ff, bias=bias_of(p, up_name))
+        gate = p.matmul(f"gate{tag}", x, f"{gate_name}.weight", n_ff, bias=bias_of(p, gate_name))
+        up = p.matmul(f"up{tag}", x, f"{up_name}.weight", n_ff, bias=bias_of(p, up_name))
     else:
         bias = bias_of(p, up_name)
-        gate = p.matmul(f"gate{suffix}", x, f"{up_name}.weight", n_ff, bias=bias, part=(0, 2 * n_ff))
-        up = p.matmul(f"up{suffix}", x, f"{up_name}.weight", n_ff, bias=bias, part=(n_ff, 2 * n_ff))
-    hidden = p.glu(f"hidden{suffix}", gate, up, activation)
+        gate = p.matmul(f"gate{tag}", x, f"{up_name}.weight", n_ff, bias=bias, part=(0, 2 * n_ff))
+        up = p.matmul(f"up{tag}", x, f"{up_name}.weight", n_ff, bias=bias, part=(n_ff, 2 * n_ff))
+    hidden = p.glu(f"hidden{tag}", gate, up, activation)
     return p.matmul(
         out, hidden, f"{down_name}.weight", x.width, bias=bias_of(p, down_name), residual=residual, scale=scale
     )

@@ -11,6 +11,7 @@ from phobos.gguf.reader import GGUF
 from phobos.program.steps import (
     Activate,
     Activation,
+    Add,
     Buffer,
     CacheLayer,
     Embed,
@@ -76,6 +77,14 @@ class ProgramBuilder:
         return layer
 
     # Ops
+
+    def add_rows(
+        self, out: str, x: Buffer, residual: Buffer | None, *, scale: float = 1.0, weight: str | None = None
+    ) -> Buffer:
+        """out = (x + residual) * scale * weight[0]."""
+        buffer = self.buffer(out, x.width, per_output=x.per_output)
+        self.add(Add(buffer, x, residual, scale, self.weight(weight, 1) if weight is not None else None))
+        return buffer
 
     def add(self, op: Op) -> None:
         """Append an op."""

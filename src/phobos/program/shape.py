@@ -24,9 +24,17 @@ class Shape:
     window: int
 
 
-def read_shape(gguf: GGUF, *, scale: float | None = None, theta: float = 10000.0) -> Shape:
+def read_shape(
+    gguf: GGUF,
+    *,
+    scale: float | None = None,
+    theta: float = 10000.0,
+    n_kv_heads: int | None = None,
+    n_ff: int | None = None,
+) -> Shape:
     """Keys older files lack have the defaults they were made with. `scale` of scores: the file's, else this, else
-    one over the root of the key length; `theta`: the rope base of files that do not say."""
+    one over the root of the key length; `theta`: the rope base of files that do not say. `n_kv_heads` and `n_ff`
+    stand in for keys that hold a number for each block."""
     a = gguf.architecture
     n_embd = gguf.get_int(f"{a}.embedding_length")
     n_heads = gguf.get_int(f"{a}.attention.head_count")
@@ -37,13 +45,13 @@ def read_shape(gguf: GGUF, *, scale: float | None = None, theta: float = 10000.0
     return Shape(
         n_layers=gguf.get_int(f"{a}.block_count"),
         n_embd=n_embd,
-        n_ff=gguf.get_int(f"{a}.feed_forward_length", 0),
+        n_ff=gguf.get_int(f"{a}.feed_forward_length", 0) if n_ff is None else n_ff,
         n_vocab=gguf.tensors["token_embd.weight"].shape[0],
         n_ctx=gguf.get_int(f"{a}.context_length"),
         eps=eps,
         heads=Heads(
             n_heads,
-            gguf.get_int(f"{a}.attention.head_count_kv", n_heads),
+            gguf.get_int(f"{a}.attention.head_count_kv", n_heads) if n_kv_heads is None else n_kv_heads,
             k_dim,
             gguf.get_int(f"{a}.attention.value_length", k_dim),
             file_scale or scale or k_dim**-0.5,

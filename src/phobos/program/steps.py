@@ -129,6 +129,18 @@ class Splice:
 
 
 @dataclass(frozen=True)
+class Add:
+    """out = (x + residual) * scale, times the one value of `weight` if given; without `residual` x alone. `out` may be
+    either."""
+
+    out: Buffer
+    x: Buffer
+    residual: Buffer | None
+    scale: float = 1.0
+    weight: str | None = None
+
+
+@dataclass(frozen=True)
 class AddPosition:
     """x[r] += weight[position[r]], in place: learned positions [n_positions, width]."""
 
@@ -282,6 +294,7 @@ Op = (
     | HeadNorm
     | MatMul
     | Splice
+    | Add
     | AddPosition
     | Temper
     | RotateStore

@@ -36,6 +36,18 @@ def splice(
 
 
 @kernel
+def add(out: Int, x: Int, residual: Int, n_rows_at: Int, width: Int, scale: Float, weight: Int, thread, n_threads):
+    """out = (x + residual) * scale * weight[0]; `residual` and `weight` are addresses or 0."""
+    total = load_i64(n_rows_at) * ((width + 15) // 16)
+    factor = scale * load_f32(weight) if weight != 0 else scale
+    for i in range(total * thread // n_threads, total * (thread + 1) // n_threads):
+        value = vload(x + 64 * i)
+        if residual != 0:
+            value = value + vload(residual + 64 * i)
+        vstore(out + 64 * i, value * splat(factor))
+
+
+@kernel
 def add_position(x: Int, table: Int, batch: Int, n_rows_at: Int, width: Int, thread, n_threads):
     """Add row `position` of a float table, whose rows follow one another without padding."""
     n_rows = load_i64(n_rows_at)

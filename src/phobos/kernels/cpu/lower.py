@@ -31,6 +31,7 @@ from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.weights import Weight, is_quantized
 from phobos.program.steps import (
     Activate,
+    Add,
     AddGated,
     AddPosition,
     Attention,
@@ -228,7 +229,7 @@ class Lowering:
                     mixtures.lower_experts(self, op)
                 case HeadMatMul():
                     mixtures.lower_heads(self, op)
-                case Splice() | AddPosition() | Temper():
+                case Splice() | Add() | AddPosition() | Temper():
                     self._columns(op)
         return place_barriers(self._launches)
 
@@ -267,7 +268,7 @@ class Lowering:
         )  # fmt: skip
         self.emit("layer_norm:head_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
-    def _columns(self, op: Splice | AddPosition | Temper) -> None:
+    def _columns(self, op: Splice | Add | AddPosition | Temper) -> None:
         arguments: tuple[int | float, ...]
         match op:
             case Splice():
@@ -275,6 +276,13 @@ class Lowering:
                 arguments = (
                     self.at(op.out), self.at(op.x), self.count_at(op.out), op.out.width, op.x.width, op.n_heads,
                     op.width, op.x_start, op.x_stride, op.out_start, op.out_stride,
+                )  # fmt: skip
+            case Add():
+                kernel = "columns:add"
+                residual = self.at(op.residual) if op.residual is not None else 0
+                arguments = (
+                    self.at(op.out), self.at(op.x), residual, self.count_at(op.out), op.out.width, float(op.scale),
+                    self.weight_at(op.weight),
                 )  # fmt: skip
             case AddPosition():
                 kernel = "columns:add_position"
