@@ -29,6 +29,8 @@ PACKED_TYPES = (
     GGMLType.Q4_1,
     GGMLType.Q5_0,
     GGMLType.Q5_1,
+    GGMLType.IQ4_NL,
+    GGMLType.MXFP4,
     GGMLType.F16,
     GGMLType.BF16,
     GGMLType.F32,

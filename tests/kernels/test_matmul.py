@@ -158,8 +158,11 @@ def tame_scales(kind: GGMLType, packed: np.ndarray) -> None:
     places = {
         GGMLType.Q4_0: [0], GGMLType.Q4_1: [0, 2], GGMLType.Q5_0: [0], GGMLType.Q5_1: [0, 2], GGMLType.Q8_0: [0],
         GGMLType.Q4_K: [0, 2], GGMLType.Q5_K: [0, 2], GGMLType.Q6_K: [208],
+        GGMLType.IQ4_NL: [0], GGMLType.MXFP4: [],
     }[kind]  # fmt: skip
     blocks = packed.reshape(-1, TABLE[kind].n_bytes)
+    if kind == GGMLType.MXFP4:  # its scale is a power of two in one byte
+        blocks[:, 0] = 118 + blocks[:, 0] % 16
     for seed, place in enumerate(places):
         halves = (random(20 + seed, len(blocks)) * 0.1).astype(np.float16)
         blocks[:, place : place + 2] = halves.view(np.uint8).reshape(-1, 2)
