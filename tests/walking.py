@@ -124,6 +124,7 @@ def walk(
         else:
             liked = [i for i in choices if i in endings]
             token = rng.choice(liked if liked and rng.random() < 0.3 else choices)
+        token = binding.extend(token) if len(tokens) >= len(script) else token
         binding.accept(token)
         tokens.append(token)
         if token in words.end_ids:

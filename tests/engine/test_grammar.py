@@ -158,6 +158,23 @@ def test_calls_are_laid_out_as_the_template_would_and_in_its_tokens() -> None:
     assert list(found.tokens[:-1]) == grammars.vocabulary.encode(found.text)
 
 
+def test_a_token_is_joined_with_what_must_follow_it() -> None:
+    words = MarkerVocabulary(HERMES, texts=('"}}', '"}}\n'))
+    grammars = Grammars(words, HERMES)
+    request = ask(tools=(GAMMA,), tool_choice=ToolChoice("required"))
+    binding = Binding(grammars, grammars.plan(request), None)
+    for token in words.encode('<tool_call>\n{"name": "gamma", "arguments": {"q": "x'):
+        mask = binding.mask()
+        assert mask is not None and token in allowed(mask, words.n_vocab)
+        binding.accept(binding.extend(token))
+    binding.mask()
+    (short,), (joined,) = words.encode('"}}'), words.encode('"}}\n')
+    assert binding.extend(short) == joined and binding.extend(ord("y")) == ord("y")
+    binding.accept(joined)
+    mask = binding.mask()
+    assert mask is not None and allowed(mask, words.n_vocab) == words.encode("</tool_call>")[:1]
+
+
 def test_a_model_that_repeats_a_call_is_ended() -> None:
     for seed in range(6):
         found = walk(grammars_of("hermes"), ask(tools=(BETA,), tool_choice=ToolChoice("required")), seed)

@@ -76,6 +76,25 @@ class Binding:
         self._is_prepared = False
         return self._fixed if self._waiting is None else self._waiting.result()
 
+    def extend(self, token: int) -> int:
+        """See `Constraint`. Tokenizers join what a model writes with what its grammar forces next; so does this, that
+        the answer has the tokens which its text has in a later prompt."""
+        matcher, words = self._matcher, self._grammars.vocabulary
+        if matcher is None or self._forced or token in words.end_ids or not matcher.consume_token(token):
+            return token
+        text = b"" if matcher.is_accepting() else matcher.compute_ff_bytes()
+        matcher.rollback(1)
+        piece = words.piece(token)
+        if not text or not piece:
+            return token
+        try:
+            joined = words.encode((piece + text).decode())[0]
+        except (UnicodeDecodeError, IndexError):
+            return token
+        longer = words.piece(joined)
+        follows = len(longer) > len(piece) and (piece + text).startswith(longer)
+        return joined if follows and matcher.validate_tokens([joined]) == 1 else token
+
     def accept(self, token: int) -> None:
         """See `Constraint`."""
         self._is_prepared = False

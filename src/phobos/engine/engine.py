@@ -309,6 +309,8 @@ class Engine:
         token = sequence.sampler.choose(row, len(sequence.tokens), mask)
         if token is None:
             raise UnavailableError(NO_TOKEN)
+        if sequence.constraint is not None:
+            token = sequence.constraint.extend(token)
         n_top = sequence.request.top_logprobs
         logprobs = None if n_top is None else read_logprobs(row, token, n_top, self._kernels)
         self.counters.generated_tokens += 1

@@ -41,6 +41,9 @@ class Constraint(Protocol):
     def mask(self) -> IntArray | None:
         """int32 [ceil(n_vocab / 32)]: bit `i % 32` of word `i // 32` is set where token `i` may follow; None: any."""
 
+    def extend(self, token: int) -> int:
+        """The token to take for one that was chosen: itself, or one that says the same and what must follow anyway."""
+
     def accept(self, token: int) -> None:
         """The token was chosen."""
 
