@@ -191,7 +191,7 @@ def test_connections_beyond_the_limit_are_told(serve):
     assert all(client.ask("GET", "/").status == 200 for client in clients)
     with server.connect() as extra:
         reply = extra.read()
-        assert reply.status == 503 and reply.error["code"] == "too_many_connections"
+        assert reply.status == 429 and reply.error["code"] == "too_many_connections"
         assert extra.at_end()
     clients.pop().socket.close()
     eventually(lambda: server.listener.n_connections <= 2)

@@ -222,9 +222,9 @@ class _Roster:
 
 def _too_many(message: str) -> Refusal:
     return Refusal(
-        503,
+        429,
         message + ": close one or try again",
-        "server_error",
+        "rate_limit_error",
         code="too_many_connections",
         headers=(("retry-after", "1"),),
         close=True,
