@@ -203,7 +203,7 @@ def test_connections_of_one_address_are_limited(serve):
     clients = [server.connect() for _ in range(2)]
     assert all(client.ask("GET", "/").status == 200 for client in clients)
     with server.connect() as extra:
-        assert extra.read().status == 503
+        assert extra.read().status == 429
 
 
 def test_a_client_that_leaves_frees_the_engine(serve):
