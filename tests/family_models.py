@@ -321,7 +321,7 @@ def _draw(family: Family, name: str) -> np.ndarray:
         return np.linspace(1, longest, family.n_rot // 2).astype(np.float32)
     shape = family.shapes.get(name) or family.shape_of(short)
     values = draw.standard_normal(shape)
-    if "norm" in short or short.endswith(("scale", "scale.weight")):
+    if ("norm" in short or "scale" in short) and not short.endswith(".bias"):
         values = 1 + 0.2 * values
     elif "attn_sinks" in short:
         values = 1 + values

@@ -65,7 +65,7 @@ def test_every_tensor_is_used_and_every_read_was_written(tmp_path: Path, name: s
         written |= writes_of(op)
 
 
-@pytest.mark.parametrize("kind", ["reference", "cpu"])
+@pytest.mark.parametrize("kind", [pytest.param("reference", marks=pytest.mark.slow), "cpu"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_float_weights(tmp_path: Path, golden: dict[str, np.ndarray], name: str, kind: str) -> None:
     """Logits of the prompt, and the greedy tokens after it wherever the referee was not in doubt."""
@@ -80,6 +80,7 @@ def test_float_weights(tmp_path: Path, golden: dict[str, np.ndarray], name: str,
     assert np.array_equal(logits[N - 1 :].argmax(axis=1)[clear], greedy[clear])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_mixed_weights(tmp_path: Path, golden: dict[str, np.ndarray], name: str) -> None:
     """No further from the float32 reference of the same quantized file than llama.cpp is, a little chance allowed."""

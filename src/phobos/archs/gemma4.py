@@ -39,13 +39,10 @@ class Config:
             return values * n if len(values) == 1 else values
 
         shape = read_shape(gguf, n_kv_heads=1, n_ff=0)
-        windowed = tuple(
-            bool(x) for x in each([int(x) for x in gguf.get_bools("gemma4.attention.sliding_window_pattern")])
-        )
+        windowed = tuple(gguf.get_bools("gemma4.attention.sliding_window_pattern"))
         kv_heads = each(gguf.get_ints("gemma4.attention.head_count_kv"))
-        k_dim = shape.heads.k_dim
-        window_dim = gguf.get_int("gemma4.attention.key_length_swa", k_dim)
-        dims = [window_dim if is_windowed else k_dim for is_windowed in windowed]
+        window_dim = gguf.get_int("gemma4.attention.key_length_swa", shape.heads.k_dim)
+        dims = [window_dim if is_windowed else shape.heads.k_dim for is_windowed in windowed]
         n_rot = gguf.get_int("gemma4.rope.dimension_count_swa", window_dim)
         theta = gguf.get_float("gemma4.rope.freq_base_swa", WINDOW_THETA)
         if gguf.get_int("gemma4.expert_count", 0) > 0:
@@ -94,8 +91,7 @@ def attend(p: ProgramBuilder, i: int, h: Buffer, c: Config, table: Buffer, layer
     q = p.matmul(f"q_{kind}", h, f"blk.{i}.attn_q.weight", n * dim)
     q_norm = p.weight(f"blk.{i}.attn_q_norm.weight", dim)
     if i < c.n_own:
-        window = c.shape.window if c.is_windowed[i] else 0
-        layer = p.cache_layer(n_kv, dim, dim, window)
+        layer = p.cache_layer(n_kv, dim, dim, c.shape.window if c.is_windowed[i] else 0)
         layers.append(layer)
         k = p.matmul(f"k_{kind}", h, f"blk.{i}.attn_k.weight", n_kv * dim)
         v = k
@@ -120,8 +116,7 @@ def per_layer_inputs(p: ProgramBuilder, x: Buffer, c: Config) -> Buffer:
     token = p.embed("layer_tokens", "per_layer_token_embd.weight", s.n_vocab, total, scale=width**0.5)
     projected = p.matmul("layer_projected", x, "per_layer_model_proj.weight", total, scale=s.n_embd**-0.5)
     normed = p.buffer("layer_normed", total)
-    weight = p.weight("per_layer_proj_norm.weight", width)
-    p.add(HeadNorm(normed, projected, s.n_layers, weight, s.eps))
+    p.add(HeadNorm(normed, projected, s.n_layers, p.weight("per_layer_proj_norm.weight", width), s.eps))
     return p.add_rows("layer_inputs", normed, token, scale=0.5**0.5)
 
 
@@ -130,7 +125,6 @@ def add_layer_embedding(p: ProgramBuilder, i: int, x: Buffer, embedded: Buffer, 
     width = c.n_per_layer
     mine = p.buffer("layer_input", width)
     p.add(Splice(mine, embedded, 1, width, i * width, 0, 0, 0))
-    gate = p.matmul("layer_gate", x, f"blk.{i}.inp_gate.weight", width)
-    gated = p.glu("layer_gated", gate, mine, "gelu_tanh")
+    gated = p.glu("layer_gated", p.matmul("layer_gate", x, f"blk.{i}.inp_gate.weight", width), mine, "gelu_tanh")
     y = p.matmul("y", gated, f"blk.{i}.proj.weight", x.width)
     return p.norm("x", y, f"blk.{i}.post_norm.weight", c.shape.eps, residual=x)
