@@ -122,35 +122,59 @@ def count(client: OpenAI, name: str, check: Callable[[OpenAI, int, int], str], o
     return outcomes["valid"] == options.requests
 
 
-def play_loop(client: OpenAI) -> bool:
-    """A question, a call, its result, an answer; what the second request reused of its prompt."""
-    tool = {
-        "type": "function",
-        "function": {
-            "name": "get_population",
-            "description": "The number of people who live in a city",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-        },
-    }
-    messages: list[Any] = [{"role": "user", "content": "How many people live in Springfield? Use the tool."}]
-    options: dict[str, Any] = {"model": "m", "tools": [tool], "temperature": 0, "max_tokens": 120}
-    first = client.chat.completions.create(messages=messages, tool_choice="required", **options)
-    message = first.choices[0].message
-    calls = message.tool_calls or []
-    messages.append(message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
-    messages += [{"role": "tool", "tool_call_id": call.id, "content": "Population: 48213"} for call in calls]
-    second = client.chat.completions.create(messages=messages, **options)
-    answer = second.choices[0].message.content or ""
-    usage = second.usage
-    cached = usage.prompt_tokens_details.cached_tokens if usage and usage.prompt_tokens_details else 0
-    written = (first.usage.total_tokens if first.usage else 0) - 1
-    right = "48213" in answer.replace(",", "") and bool(calls)
-    arguments = [call.function.arguments for call in calls]
-    print(
-        f"tool loop: called {arguments}, answered {answer[:100]!r}; {cached} of {usage and usage.prompt_tokens} prompt"
+LOOP_TOOLS = [
+    {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
+    for name, about, parameters in (
+        (
+            "get_population",
+            "The number of people who live in a city",
+            {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        ),
+        (
+            "multiply",
+            "Multiply two numbers",
+            {
+                "type": "object",
+                "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+                "required": ["a", "b"],
+            },
+        ),
     )
-    print(f"  tokens reused, and {written} were known: {'right' if right and cached == written else 'NOT RIGHT'}")
-    return right and cached == written
+]
+LOOP = [
+    ("How many people live in Springfield?", '{"city": "Springfield", "population": 48213}', "48213"),
+    ("What is 1234 times 5678?", "7006652", "7006652"),
+]
+LOOP_SYSTEM = "Call a tool when you need it; once you have its result, answer the question in one sentence."
+
+
+def play_loop(client: OpenAI) -> bool:
+    """Two questions, each with a call, its result and an answer; every request must reuse all that was known."""
+    messages: list[Any] = [{"role": "system", "content": LOOP_SYSTEM}]
+    known, right = 0, True
+    for question, result, wanted in LOOP:
+        messages.append({"role": "user", "content": question})
+        for choice in ("required", "auto"):
+            reply = client.chat.completions.create(
+                model="m",
+                messages=messages,
+                tools=LOOP_TOOLS,
+                tool_choice=choice,
+                parallel_tool_calls=False,
+                temperature=0,
+                max_tokens=120,
+            )
+            message, usage = reply.choices[0].message, reply.usage
+            calls = message.tool_calls or []
+            messages.append(message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
+            messages += [{"role": "tool", "tool_call_id": call.id, "content": result} for call in calls]
+            cached = usage.prompt_tokens_details.cached_tokens
+            shown = [f"{call.function.name}{call.function.arguments}" for call in calls] or message.content
+            print(f"  {shown}; {cached} of {usage.prompt_tokens} prompt tokens reused, {known} known", flush=True)
+            right &= cached >= known and (bool(calls) if choice == "required" else wanted in (message.content or ""))
+            known = usage.total_tokens - 1  # the last token was chosen but never run
+    print(f"tool loop: {'right' if right else 'NOT RIGHT'}")
+    return right
 
 
 def compare_speed(client: OpenAI, rounds: int) -> bool:
