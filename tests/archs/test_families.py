@@ -124,3 +124,13 @@ def test_an_unknown_tensor_is_named(tmp_path: Path) -> None:
         pytest.raises(UnsupportedModelError, match=r"tensor blk\.1\.attn_gate\.weight, which"),
     ):
         build_program(gguf)
+
+
+def test_draft_blocks_are_left_out(tmp_path: Path) -> None:
+    """GLM-4.5's last block only guesses ahead: no step uses it, and its tensors are no error."""
+    family = FAMILIES["glm4moe"]
+    metadata = {**make_metadata(family), "glm4moe.block_count": 4, "glm4moe.nextn_predict_layers": 1}
+    weights = {**make_weights(family), "blk.3.attn_q.weight": np.ones((4, 256), np.float32)}
+    path = write_gguf(tmp_path / "m.gguf", metadata, {k: (GGMLType.F32, v) for k, v in weights.items()})
+    with open_gguf(path) as gguf:
+        assert len(build_program(gguf).layers) == family.n_layers

@@ -75,6 +75,15 @@ HARMLESS = re.compile(
 )
 
 
+def _is_harmless(gguf: GGUF, name: str) -> bool:
+    """Whether no step need use a tensor: by its name, or because its block only drafts tokens."""
+    n_drafts = gguf.get_int(f"{gguf.architecture}.nextn_predict_layers", 0)
+    block = re.match(r"blk\.(\d+)\.", name)
+    if n_drafts > 0 and block:
+        return int(block[1]) >= gguf.get_int(f"{gguf.architecture}.block_count") - n_drafts
+    return HARMLESS.fullmatch(name) is not None
+
+
 def build_program(gguf: GGUF) -> Program:
     """The program of a file's model; `UnsupportedModelError` names what is missing, or what the file has and no step
     uses."""
@@ -87,7 +96,7 @@ def build_program(gguf: GGUF) -> Program:
         raise UnsupportedModelError("the file has no tensor token_embd.weight: it holds a vocabulary, not a model")
     program = build(gguf)
     used = set(program.weights())
-    unknown = next((name for name in gguf.tensors if name not in used and not HARMLESS.fullmatch(name)), None)
+    unknown = next((name for name in gguf.tensors if name not in used and not _is_harmless(gguf, name)), None)
     if unknown is not None:
         raise UnsupportedModelError(
             f"the file has a tensor {unknown}, which Phobos's {gguf.architecture} does not use: it is of a variant "
