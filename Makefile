@@ -75,6 +75,7 @@ referee: $(VENV)/.dev
 	@echo "building llama-cpp-python (some minutes)"
 	@$(VENV)/referee/bin/python -m pip --disable-pip-version-check --quiet install 'llama-cpp-python==0.3.36' numpy
 	@PYTHONPATH=tests $(BIN)/python -m golden.make_golden
+	@PYTHONPATH=tests $(BIN)/python -m golden.make_families
 	@PYTHONPATH=tests $(BIN)/python -m golden.accuracy --write
 
 test-models: $(VENV)/.dev
