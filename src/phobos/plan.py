@@ -6,18 +6,18 @@ and the buffers of one pass. A test holds them against what loaded models take.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from phobos import machine
 from phobos.archs import build_program
 from phobos.errors import UsageError
-from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels import cache_row_bytes, plan_limits
 from phobos.kernels.backend import BackendLimits
-from phobos.kernels.cpu.layout import BLOCK, PACKED, SCRATCH_BYTES, float_stride, packed_bytes, quantized_stride
-from phobos.program.steps import MatMul, Program, matrices_of
+from phobos.kernels.cpu.layout import thread_scratch_bytes
+from phobos.kernels.cpu.lower import Limits, buffer_sizes
+from phobos.kernels.cpu.weights import Weight, describe_weights
+from phobos.program.steps import Program, matrices_of
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
@@ -138,33 +138,15 @@ def largest_context(room: int | None, bytes_per_token: int, limit: int) -> int:
 
 def weights_bytes(gguf: GGUF, program: Program) -> int:
     """Bytes of all weights as the CPU backend holds them: matrices packed, vectors as float32."""
-    matrices = {name for op in program.ops for name in matrices_of(op)}
-    total = 0
-    for name in program.weights():
-        shape = gguf.tensors[name].shape
-        if name not in matrices:
-            total += 4 * math.prod(shape)
-            continue
-        kind = PACKED.get(gguf.tensors[name].type)
-        if kind is None or shape[-1] % kind.values:
-            kind = PACKED[GGMLType.F16]
-        total += packed_bytes(kind, math.prod(shape[:-1]), shape[-1])
-    return total
+    return sum(weight.n_bytes for weight in _weights(gguf, program).values())
+
+
+def _weights(gguf: GGUF, program: Program) -> dict[str, Weight]:
+    matrices = dict.fromkeys(name for op in program.ops for name in matrices_of(op))
+    return describe_weights(gguf, matrices, [name for name in program.weights() if name not in matrices])
 
 
 def scratch_bytes(gguf: GGUF, program: Program, limits: BackendLimits, n_threads: int) -> int:
-    """Bytes of the buffers of one pass, their quantized copies, and each thread's own scratch."""
-    n_bytes = {b.name: float_stride(b.width) for b in program.buffers}
-    rows = {b.name: limits.max_outputs if b.per_output else limits.max_rows for b in program.buffers}
-    quantized = {
-        op.x.name: quantized_stride(op.x.width)
-        for op in program.ops
-        if isinstance(op, MatMul) and _takes_codes(gguf.tensors[op.weight].type)
-    }
-    total = sum(rows[name] * (stride + quantized.get(name, 0)) for name, stride in n_bytes.items())
-    return total + n_threads * SCRATCH_BYTES
-
-
-def _takes_codes(kind: GGMLType) -> bool:
-    """Whether products with this type read quantized activations."""
-    return kind in PACKED and PACKED[kind].block >= BLOCK // 2
+    """Bytes of the buffers of one pass and of each thread's own scratch."""
+    sizes = buffer_sizes(program, _weights(gguf, program), Limits(limits.max_rows, limits.max_outputs, limits.n_ctx))
+    return sum(sizes.values()) + n_threads * thread_scratch_bytes(limits.max_rows)

@@ -64,11 +64,15 @@ def test_a_report_variable_turns_the_dashboard_off(tmp_path: Path, tiny: Path) -
 
 def test_ctrl_c_ends_an_answer_with_130(tmp_path: Path, tiny: Path) -> None:
     args = ("--gguf", str(tiny), "--backend", "reference", "--temp", "1", "-c", "1536", "--raw", "the")
-    child = spawn(tmp_path, CLI, *args)
-    child.expect("\x1b\\[2K")  # the line that shows loading goes away
-    child.expect("[a-z]")
-    child.sendintr()
-    assert end(child) == 130
+    for _ in range(5):  # an answer may end by itself before it is interrupted
+        child = spawn(tmp_path, CLI, *args)
+        child.expect("\x1b\\[2K")  # the line that shows loading goes away
+        child.expect("[a-z]")
+        child.sendintr()
+        status = end(child)
+        if status != 0:
+            break
+    assert status == 130
 
 
 @pytest.mark.parametrize(("env", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])

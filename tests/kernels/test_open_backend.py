@@ -114,8 +114,7 @@ def test_widened_tensors_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with open_gguf(path) as gguf:
         backend, _ = open_backend(gguf, EngineSettings(path, n_ctx=64), lambda progress: None)
     backend.close()
-    (record,) = [record for record in caplog.records if record.name == "phobos.load"]
-    message = record.getMessage()
+    (message,) = {record.getMessage() for record in caplog.records if record.name == "phobos.load"}
     assert message.startswith("no packed form for Q2_K: held as F16")
     assert "token_embd.weight" in message
     assert message.endswith("and 7 more")

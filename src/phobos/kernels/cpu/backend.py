@@ -20,11 +20,10 @@ from phobos.kernels.cpu.layout import (
     HEADER_WORDS,
     LINE,
     RECORD_WORDS,
-    SCRATCH_BYTES,
     WAIT_FLAG,
     Header,
     float_stride,
-    round_up,
+    thread_scratch_bytes,
 )
 from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
 from phobos.kernels.cpu.memory import Arena
@@ -63,8 +62,7 @@ class CpuBackend:
         self._weights, self._weight_arena = self._plan(gguf)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
         self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx)
-        # A product keeps 2 groups of 16 sums a row beside what does not grow with the rows.
-        scratch_bytes = SCRATCH_BYTES + round_up(128 * limits.max_rows, LINE)
+        scratch_bytes = thread_scratch_bytes(limits.max_rows)
         self._batch_arena = Arena(8 * HEADER_WORDS + 16 * limits.max_rows + 8 * LINE + self.n_threads * scratch_bytes)
         self._header = self._words(8 * HEADER_WORDS, np.int64)
         arrays = [self._words(4 * limits.max_rows, np.int32) for _ in range(4)]

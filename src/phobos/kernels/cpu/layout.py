@@ -118,6 +118,11 @@ def float_stride(width: int) -> int:
     return round_up(4 * width, LINE)
 
 
+def thread_scratch_bytes(max_rows: int) -> int:
+    """Bytes of a thread's scratch: a product keeps 2 groups of 16 sums a row beside what does not grow with them."""
+    return SCRATCH_BYTES + 128 * round_up(max_rows, ROW_UNIT)
+
+
 def packed_bytes(kind: PackedType, n_out: int, n_in: int) -> int:
     """Bytes of a packed matrix [n_out, n_in]."""
     return round_up(n_out, GROUP) // GROUP * (n_in // kind.values) * kind.record_bytes

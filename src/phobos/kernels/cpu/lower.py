@@ -28,7 +28,7 @@ from phobos.kernels.cpu.layout import (
     round_up,
 )
 from phobos.kernels.cpu.memory import Arena
-from phobos.kernels.cpu.weights import Weight, is_quantized
+from phobos.kernels.cpu.weights import Weight
 from phobos.program.steps import (
     Activate,
     Add,
@@ -86,6 +86,29 @@ class Limits:
     n_ctx: int
 
 
+def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits) -> dict[str, int]:
+    """Bytes of all that a pass writes beside the cache: buffers in whole tiles of rows, their quantized copies, and
+    what attention and experts leave from launch to launch."""
+
+    def rows(buffer: Buffer) -> int:
+        return round_up(limits.max_outputs if buffer.per_output else limits.max_rows, ROW_UNIT)
+
+    n_spans = round_up(limits.n_ctx, SPAN) // SPAN
+    sizes = {b.name: rows(b) * float_stride(b.width) for b in program.buffers}
+    for op in program.ops:
+        if isinstance(op, MatMul) and mixtures.takes_codes(weights, op.weight):
+            sizes[op.x.name + ".q8"] = rows(op.x) * quantized_stride(op.x.width)
+        if isinstance(op, Attention):
+            state = 128 + 4 * op.layer.v_dim
+            sizes["parts"] = max(sizes.get("parts", 0), SPLIT_ROWS * op.n_heads * n_spans * state)
+        if isinstance(op, Experts | HeadMatMul):
+            for name, n_bytes in mixtures.scratch_sizes(op, weights, limits.max_rows).items():
+                sizes[name] = max(sizes.get(name, 0), n_bytes)
+        if isinstance(op, RopeTable):
+            sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
+    return sizes
+
+
 class Lowering:
     """Assigns addresses and emits launches; used once for each load."""
 
@@ -102,29 +125,11 @@ class Lowering:
         self._quantized: set[str] = set()  # buffers whose quantized copy is fresh
         self._n_spans = round_up(limits.n_ctx, SPAN) // SPAN
         self._float_readers = self._find_float_readers()
-        sizes = self._sizes()
+        sizes = buffer_sizes(program, weights, limits)
         self.arena = Arena(sum(round_up(n, LINE) for n in sizes.values()) + LINE * (8 * len(program.ops) + 4))
         self.addresses = {name: self.arena.take(n) for name, n in sizes.items()}
 
     # Addresses
-
-    def _rows(self, buffer: Buffer) -> int:
-        return round_up(self.limits.max_outputs if buffer.per_output else self.limits.max_rows, ROW_UNIT)
-
-    def _sizes(self) -> dict[str, int]:
-        sizes = {b.name: self._rows(b) * float_stride(b.width) for b in self._program.buffers}
-        for op in self._program.ops:
-            if isinstance(op, MatMul) and self._takes_codes(op):
-                sizes[op.x.name + ".q8"] = self._rows(op.x) * quantized_stride(op.x.width)
-            if isinstance(op, Attention):
-                state = 128 + 4 * op.layer.v_dim
-                sizes["parts"] = max(sizes.get("parts", 0), SPLIT_ROWS * op.n_heads * self._n_spans * state)
-            if isinstance(op, Experts | HeadMatMul):
-                for name, n_bytes in mixtures.scratch_sizes(op, self.weights, self.limits.max_rows).items():
-                    sizes[name] = max(sizes.get(name, 0), n_bytes)
-            if isinstance(op, RopeTable):
-                sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
-        return sizes
 
     def at(self, buffer: Buffer) -> int:
         """Address of a buffer's first row."""
@@ -143,16 +148,12 @@ class Lowering:
 
     # Quantized activations
 
-    def _takes_codes(self, op: MatMul) -> bool:
-        kind = self.weights[op.weight].kind
-        return kind is not None and is_quantized(kind)
-
     def _find_float_readers(self) -> set[str]:
         """Buffers whose floats some op needs."""
         names: set[str] = {self._program.logits.name}
         for op in self._program.ops:
             reads = reads_of(op)
-            if isinstance(op, MatMul) and self._takes_codes(op):
+            if isinstance(op, MatMul) and mixtures.takes_codes(self.weights, op.weight):
                 reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
             if isinstance(op, Experts) and not mixtures.reads_floats(op, self.weights):
                 reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
@@ -339,7 +340,7 @@ class Lowering:
     def _matmul(self, op: MatMul) -> None:
         weight = self.weights[op.weight]
         assert weight.kind is not None
-        codes = self._takes_codes(op)
+        codes = mixtures.takes_codes(self.weights, op.weight)
         x = self.codes_of(op.x, op) if codes else self.at(op.x)
         first_group = op.first_row // GROUP
         matrix = weight.address + first_group * packed_bytes(weight.kind, GROUP, op.x.width)

@@ -6,9 +6,10 @@ type without a packed form is widened to halves, which the load reports.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,17 +41,22 @@ def choose_kind(gguf: GGUF, name: str) -> tuple[PackedType, bool]:
     return PACKED[GGMLType.F16], True
 
 
+def describe_weights(gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str]) -> dict[str, Weight]:
+    """How every tensor will be held; they have no addresses yet."""
+    weights = {}
+    for name in matrices:
+        kind, widened = choose_kind(gguf, name)
+        weights[name] = Weight(name, 0, packed_bytes(kind, *_matrix_shape(gguf, name)), kind, widened)
+    for name in vectors:
+        weights[name] = Weight(name, 0, round_up(4 * math.prod(gguf.tensors[name].shape), LINE), None)
+    return weights
+
+
 def plan_weights(gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str]) -> tuple[Mapping[str, Weight], Arena]:
     """Where every tensor will lie; nothing is read yet."""
-    kinds = {name: choose_kind(gguf, name) for name in matrices}
-    sizes = {name: packed_bytes(kind, *_matrix_shape(gguf, name)) for name, (kind, _) in kinds.items()}
-    sizes |= {name: round_up(4 * int(np.prod(gguf.tensors[name].shape)), LINE) for name in vectors}
-    arena = Arena(sum(round_up(n, LINE) for n in sizes.values()))
-    weights = {}
-    for name, n_bytes in sizes.items():
-        kind, widened = kinds.get(name, (None, False))
-        weights[name] = Weight(name, arena.take(n_bytes), n_bytes, kind, widened)
-    return weights, arena
+    weights = describe_weights(gguf, matrices, vectors)
+    arena = Arena(sum(round_up(weight.n_bytes, LINE) for weight in weights.values()))
+    return {name: replace(weight, address=arena.take(weight.n_bytes)) for name, weight in weights.items()}, arena
 
 
 def packer_of(weight: Weight) -> str | None:
