@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from phobos.engine.engine import Engine
 
 logger = logging.getLogger("phobos.serve")
+SWITCH_INTERVAL_S = 0.0005  # so that the engine waits little for the interpreter while the dashboard draws
 WATCH_S = 0.5
 
 
@@ -140,6 +141,8 @@ def _draw_dashboard(counters: Counters, listener: Listener, stop: Stop, display:
     """Until the user quits or a signal comes; log lines are the dashboard's meanwhile."""
     from phobos.tui.log import LogRing
     from phobos.tui.run import run_dashboard
+
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     def quit_server() -> None:
         stop.ask(0)
