@@ -108,10 +108,15 @@ def test_a_request_goes_through_its_phases_while_the_terminal_is_resized(tmux: T
     assert "DECODE" in tmux.wait(r"chatcmpl-first +decode")
     for width, height in ((80, 24), (120, 40), (60, 20), (140, 34), (100, 30)):
         tmux("resize-window", "-x", str(width), "-y", str(height))
-        shown = tmux.wait(rf"(?m)^╭─ (MODEL|THROUGHPUT)(.*\n){{{height - 1}}}.*PHOBOS")
-        lines = shown.splitlines()
+        for _ in range(50):  # a picture may be taken while it is drawn anew
+            shown = tmux.wait(rf"(?m)^╭─ (MODEL|THROUGHPUT)(.*\n){{{height - 1}}}.*PHOBOS")
+            lines = shown.splitlines()
+            is_whole = all(line.count("╭") == line.count("╮") for line in lines)
+            if is_whole and len(lines) == height:
+                break
+            time.sleep(0.1)
         assert len(lines) == height
-        assert all(line.count("╭") == line.count("╮") for line in lines)  # no panel is torn
+        assert is_whole  # no panel is torn
     tmux.wait(r"chatcmpl-first +decode +600 +41 ")
     (tmp_path / "done").touch()
     tmux.wait(r"chatcmpl-first +stop")
