@@ -73,6 +73,8 @@ class ScriptedTokenizer:
 class ScriptedBackend:
     """See the module. `script(tokens)` may name the token that follows; None leaves it to the hash of the tokens.
 
+    Without `can_cut` a slot goes on only where it stands, or from a state put back.
+
     `row_s` and `pass_s` make passes take time; `gate`, while clear, keeps `run` from returning; the pass numbered
     `fails_at` raises `error`.
     """
@@ -85,8 +87,9 @@ class ScriptedBackend:
         n_slots: int = 2,
         max_rows: int = 64,
         script: Callable[[tuple[int, ...]], int | None] | None = None,
+        can_cut: bool = True,
     ) -> None:
-        self.limits = BackendLimits(n_ctx, n_slots, max_rows, n_slots + 4, n_vocab)
+        self.limits = BackendLimits(n_ctx, n_slots, max_rows, n_slots + 4, n_vocab, can_cut)
         self.script = script
         self.row_s = self.pass_s = 0.0
         self.fails_at: int | None = None
@@ -97,9 +100,11 @@ class ScriptedBackend:
         self.batches: list[Batch] = []
         self.copies: list[tuple[int, int, int]] = []
         self.released: list[int] = []
+        self.restored: list[tuple[int, int]] = []
         self.is_closed = False
         self._held: list[list[int]] = [[] for _ in range(n_slots)]
         self._hashes: list[list[int]] = [[] for _ in range(n_slots)]
+        self._stands: list[int | None] = [0] * n_slots  # where a slot that cannot be cut back goes on
         self._logits = np.empty((self.limits.max_outputs, n_vocab), np.float32)
         self._threads: set[int] = set()
 
@@ -120,6 +125,7 @@ class ScriptedBackend:
             held, hashes = self._held[slot], self._hashes[slot]
             del held[position:], hashes[position:]
             held.append(token)
+            self._stands[slot] = position + 1
             hashes.append(((hashes[-1] if hashes else 17) * 6364136223846793005 + token + 1442695040888963407) & MASK)
             if place < len(batch.outputs) and batch.outputs[place] == row:
                 self._logits[place] = self._row(tuple(held), hashes[-1])
@@ -151,6 +157,8 @@ class ScriptedBackend:
             positions = batch.positions[run]
             assert (np.diff(positions) == 1).all() and positions[-1] < self.limits.n_ctx
             assert positions[0] <= len(self._held[slot]), "a row must continue what its slot holds"
+            if not self.limits.can_cut:
+                assert positions[0] in (0, self._stands[slot]), "a row must go on where its slot stands"
 
     def _check_thread(self) -> None:
         self._threads.add(threading.get_ident())
@@ -162,6 +170,19 @@ class ScriptedBackend:
         self.copies.append((source, target, n_rows))
         self._held[target] = self._held[source][:n_rows]
         self._hashes[target] = self._hashes[source][:n_rows]
+        self._stands[target] = n_rows if self._stands[source] == n_rows else None
+
+    def save_state(self, slot: int) -> bytes:
+        self._check_thread()
+        stands = self._stands[slot]
+        assert not self.limits.can_cut and stands is not None
+        return np.array(self._held[slot][:stands], np.int32).tobytes()
+
+    def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
+        self._check_thread()
+        assert data == np.array(self._held[slot][:n_rows], np.int32).tobytes(), "a state of other tokens"
+        self.restored.append((slot, n_rows))
+        self._stands[slot] = n_rows
 
     def release(self, slot: int) -> None:
         self._check_thread()

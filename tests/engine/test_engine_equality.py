@@ -60,8 +60,8 @@ def content(collector: Collector) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_traffic_equals_solo_cold_runs(make_bench: MakeBench, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "can_cut"), [*((seed, True) for seed in range(6)), (6, False), (7, False)])
+def test_random_traffic_equals_solo_cold_runs(make_bench: MakeBench, seed: int, can_cut: bool) -> None:
     rng = random.Random(seed)
     requests = make_requests(rng, 40)
     solo = make_bench(n_slots=1, n_ctx=256, prefix_cache=False, chunk_rows=256, max_rows=512)
@@ -73,7 +73,8 @@ def test_random_traffic_equals_solo_cold_runs(make_bench: MakeBench, seed: int) 
         collector.wait()
         expected[request.request_id] = content(collector)
 
-    busy = make_bench(n_slots=rng.choice([2, 3, 5]), n_ctx=256, chunk_rows=rng.choice([1, 7, 33]), max_rows=64)
+    n_slots, chunk_rows = rng.choice([2, 3, 5]), rng.choice([1, 7, 33])
+    busy = make_bench(n_slots=n_slots, n_ctx=256, chunk_rows=chunk_rows, max_rows=64, can_cut=can_cut)
     lock, queue, finished = threading.Lock(), list(requests), {}
 
     def client(client_seed: int) -> None:
@@ -102,7 +103,7 @@ def test_random_traffic_equals_solo_cold_runs(make_bench: MakeBench, seed: int) 
     assert busy.engine.alive
     assert finished == {key: expected[key] for key in finished}
     assert len(finished) > 15
-    assert busy.backend.copies and busy.counters.prompt_tokens_reused > 0
+    assert (busy.backend.copies if can_cut else busy.backend.restored) and busy.counters.prompt_tokens_reused > 0
     assert max(len(set(batch.slots.tolist())) for batch in busy.backend.batches) > 1
 
 

@@ -4,7 +4,8 @@ The bytes live in the backend. `Slots` is owned by the engine thread; `plan_reus
 touch nothing. A slot's tokens are those whose rows have run, so a busy slot's prefix can be copied as well as an idle
 one's. Rows are bit-exact, so reuse changes no logit.
 
-At least the last token of a prompt always runs again: its logits are wanted.
+At least the last token of a prompt always runs again: its logits are wanted. Slots that cannot be cut back are
+continued where they stand or from a checkpoint (`checkpoints.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phobos.counters import SlotInfo
+from phobos.engine.checkpoints import Checkpoints
 from phobos.kernels.backend import IntArray
 
 HOLD_TOKENS = 32  # a prefix another prompt is about to compute is worth waiting for from this many tokens on
@@ -24,12 +26,14 @@ HOLD_TOKENS = 32  # a prefix another prompt is about to compute is worth waiting
 
 @dataclass(frozen=True)
 class SlotView:
-    """A slot at one moment; `age` rises with every use, so the least is the one not used for longest."""
+    """A slot at one moment; `age` rises with every use, so the least is the one not used for longest. `restarts`: the
+    lengths of its tokens it can be continued from, None for all."""
 
     index: int
     tokens: npt.ArrayLike
     is_busy: bool
     age: int
+    restarts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ def count_common(a: npt.ArrayLike, b: npt.ArrayLike) -> int:
     return first if differs[first] else n
 
 
+def cut_to(n: int, restarts: Iterable[int] | None) -> int:
+    """The longest of `restarts` that is no longer than `n`; `n` itself where these are None."""
+    return n if restarts is None else max((length for length in restarts if length <= n), default=0)
+
+
 def plan_reuse(
     tokens: npt.ArrayLike,
     slots: Listing[SlotView],
@@ -71,7 +80,9 @@ def plan_reuse(
     if not idle:
         return None
     usable = [slot for slot in slots if sources is None or slot.index in sources]
-    common = {slot.index: min(count_common(prompt, slot.tokens), len(prompt) - 1) for slot in usable}
+    common = {
+        slot.index: cut_to(min(count_common(prompt, slot.tokens), len(prompt) - 1), slot.restarts) for slot in usable
+    }
     longest = max(common.values(), default=0)
     if longest <= 0:
         return ReusePlan(_oldest(idle).index, 0, None)
@@ -88,11 +99,19 @@ def plan_reuse(
     return ReusePlan(target.index, longest, source)
 
 
-def is_worth_waiting(tokens: npt.ArrayLike, n_reused: int, running: npt.ArrayLike, n_run: int, least: int) -> bool:
+def is_worth_waiting(
+    tokens: npt.ArrayLike,
+    n_reused: int,
+    running: npt.ArrayLike,
+    n_run: int,
+    least: int,
+    restarts: tuple[int, ...] | None = None,
+) -> bool:
     """Whether a prompt should wait for a running prompt (of which `n_run` rows have run) to compute what they share,
-    since otherwise it would have to compute it itself: `least` tokens or more than it can reuse now."""
+    since otherwise it would have to compute it itself: `least` tokens or more than it can reuse now. `restarts`: the
+    lengths at which the running prompt's slot can be copied, None for all."""
     prompt = np.asarray(tokens)
-    common = min(count_common(prompt, running), len(prompt) - 1)
+    common = cut_to(min(count_common(prompt, running), len(prompt) - 1), restarts)
     return common > n_run and common - n_reused >= least
 
 
@@ -106,15 +125,17 @@ def _oldest(slots: Iterable[SlotView]) -> SlotView:
 
 
 class Slots:
-    """The slots of one backend: at most `n_ctx` tokens each."""
+    """The slots of one backend: at most `n_ctx` tokens each; `can_cut` as the backend's limits say."""
 
-    def __init__(self, n_slots: int, n_ctx: int) -> None:
+    def __init__(self, n_slots: int, n_ctx: int, *, can_cut: bool = True) -> None:
         self._tokens: list[IntArray] = [np.empty(0, np.int32) for _ in range(n_slots)]
         self._n_tokens = [0] * n_slots
         self._is_busy = [False] * n_slots
         self._age = [0] * n_slots
         self._last_used_s = [0.0] * n_slots
+        self._checkpoints = [Checkpoints() for _ in range(n_slots)]
         self._n_ctx = n_ctx
+        self._can_cut = can_cut
         self._clock = 0
 
     def tokens(self, slot: int) -> IntArray:
@@ -123,7 +144,13 @@ class Slots:
 
     def view(self) -> tuple[SlotView, ...]:
         """All slots, as `plan_reuse` takes them."""
-        return tuple(SlotView(i, self.tokens(i), self._is_busy[i], self._age[i]) for i in range(len(self._tokens)))
+        return tuple(
+            SlotView(i, self.tokens(i), self._is_busy[i], self._age[i], self._restarts(i))
+            for i in range(len(self._tokens))
+        )
+
+    def _restarts(self, slot: int) -> tuple[int, ...] | None:
+        return None if self._can_cut else (self._n_tokens[slot], *self._checkpoints[slot].lengths)
 
     @property
     def n_idle(self) -> int:
@@ -133,6 +160,8 @@ class Slots:
     def take(self, plan: ReusePlan, prompt: npt.ArrayLike, now_s: float) -> None:
         """The slot runs a sequence from now on and holds the reused tokens only."""
         self._is_busy[plan.slot] = True
+        holder = plan.slot if plan.source is None else plan.source
+        self._checkpoints[plan.slot].take_over(self._checkpoints[holder], plan.n_reused)
         self._n_tokens[plan.slot] = 0
         self.extend(plan.slot, np.asarray(prompt, np.int32)[: plan.n_reused])
         self._touch(plan.slot, now_s)
@@ -150,6 +179,17 @@ class Slots:
         self._tokens[slot][first:last] = tokens
         self._n_tokens[slot] = last
 
+    def keep(self, slot: int, state: bytes) -> None:
+        """A checkpoint: what the backend holds of the slot where it stands, beside what can be cut back."""
+        self._checkpoints[slot].keep(self._n_tokens[slot], state)
+
+    def state_for(self, plan: ReusePlan) -> bytes | None:
+        """What has to be put back into the plan's slot before it goes on; None where the rows alone will do."""
+        holder = plan.slot if plan.source is None else plan.source
+        if self._can_cut or plan.n_reused in (0, self._n_tokens[holder]):
+            return None
+        return self._checkpoints[holder].get(plan.n_reused)
+
     def give_back(self, slot: int, now_s: float) -> None:
         """The sequence has ended; its tokens stay for reuse."""
         self._is_busy[slot] = False
@@ -158,6 +198,7 @@ class Slots:
     def forget(self, slot: int) -> None:
         """The slot holds nothing any more."""
         self._n_tokens[slot] = 0
+        self._checkpoints[slot].clear()
 
     def describe(self) -> tuple[SlotInfo, ...]:
         """The slots as the dashboard and `/slots` show them."""

@@ -23,8 +23,9 @@ from phobos.chat.messages import GenerationRequest, ScoreRequest
 from phobos.counters import Counters
 from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting, plan_reuse
 from phobos.engine.model import Model
+from phobos.engine.prompts import mark_of, view_prompts
 from phobos.engine.sampler import Sampler, read_logprobs, resolve_sampling
-from phobos.engine.scheduler import Pace, PromptView, Rows, build_batch, plan_chunks
+from phobos.engine.scheduler import Pace, Rows, build_batch, plan_chunks
 from phobos.engine.scoring import Scoring
 from phobos.engine.sequence import Admission, Sequence
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
@@ -84,7 +85,8 @@ class Engine:
         self._max_rows = limits.max_rows
         self._n_prompt_outputs = max(1, min(PROMPT_LOGPROB_ROWS, limits.max_outputs - model.n_slots))
         self._kernels = RowKernels(self._n_vocab)
-        self._slots = Slots(model.n_slots, model.n_ctx)
+        self._can_cut = limits.can_cut
+        self._slots = Slots(model.n_slots, model.n_ctx, can_cut=limits.can_cut)
         self._pace = Pace(max(1, min(model.settings.chunk_rows, limits.max_rows - model.n_slots)))
         self._changed = threading.Condition()
         self._inbox: list[Ticket] = []  # guarded by _changed
@@ -227,7 +229,8 @@ class Engine:
         if not self._running:
             return
         budget = min(self._pace.budget(len(decoding)), self._max_rows - len(decoding)) if prompts else 0
-        chunks = [(prompts[chunk.key], chunk.n_rows) for chunk in plan_chunks(self._view_prompts(prompts), budget)]
+        views = view_prompts([ticket.sequence for ticket in prompts], self._n_prompt_outputs, self._can_cut)
+        chunks = [(prompts[chunk.key], chunk.n_rows) for chunk in plan_chunks(views, budget)]
         passed = [(ticket, 1) for ticket in decoding] + chunks
         runs = [_next_rows(ticket.sequence, n) for ticket, n in passed]
         if self._deadline_s is None:
@@ -242,25 +245,11 @@ class Engine:
         first = 0
         for (ticket, _), rows in zip(passed, runs, strict=True):
             self._slots.extend(rows.slot, rows.tokens)
+            if rows.first_position + len(rows.tokens) == mark_of(ticket.sequence, self._can_cut):
+                self._slots.keep(rows.slot, self.model.backend.save_state(rows.slot))
             self._advance(ticket, rows, logits[first : first + rows.n_outputs])
             first += rows.n_outputs
         self._publish()
-
-    def _view_prompts(self, prompts: Listing[Ticket]) -> list[PromptView]:
-        """The running prompts, as the scheduler sees them; those whose rows give logits share what a pass can give."""
-        views = []
-        n_spare = self._n_prompt_outputs
-        for key, ticket in sorted(enumerate(prompts), key=lambda item: item[1].sequence.last_turn):
-            sequence = ticket.sequence
-            n_left = sequence.n_prompt - sequence.n_rows
-            n_most = None
-            if sequence.first_told is not None:
-                n_silent = max(0, sequence.first_told - sequence.n_rows)
-                n_telling = min(n_spare, n_left - n_silent)
-                n_spare -= n_telling
-                n_most = n_silent + n_telling
-            views.append(PromptView(key, n_left, sequence.last_turn, n_most))
-        return views
 
     def _account(self, n_decoding: int, n_prompt_rows: int, seconds: float) -> None:
         """Count a pass and what its two kinds of rows took."""
@@ -364,15 +353,20 @@ class Engine:
             is_sibling = other.request.request_id == sequence.request.request_id
             is_source = plan.source == other.admission.slot
             least = 1 if is_sibling or is_source else HOLD_TOKENS
-            if is_worth_waiting(sequence.reusable, plan.n_reused, other.prompt, other.n_rows, least):
+            mark = mark_of(other, self._can_cut)
+            restarts = None if mark is None else (mark,)
+            if is_worth_waiting(sequence.reusable, plan.n_reused, other.prompt, other.n_rows, least, restarts):
                 return True
         return False
 
     def _admit(self, ticket: Ticket, plan: ReusePlan) -> None:
         """Run a sequence in its slot from now on."""
         sequence, now_s = ticket.sequence, time.monotonic()
+        state = self._slots.state_for(plan)
         if plan.source is not None:
             self.model.backend.copy_rows(plan.source, plan.slot, plan.n_reused)
+        if state is not None:
+            self.model.backend.restore_state(plan.slot, plan.n_reused, state)
         self._slots.take(plan, sequence.prompt, now_s)
         self._owners[plan.slot] = sequence.request.request_id
         self._running.append(ticket)

@@ -37,13 +37,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class BackendLimits:
-    """What a loaded backend can take."""
+    """What a loaded backend can take. `can_cut`: whether a slot's contents may be cut back to any length, so that rows
+    may run anew from any position it holds; else only from where it stands, from 0, or from a state put back."""
 
     n_ctx: int
     n_slots: int
     max_rows: int
     max_outputs: int
     n_vocab: int
+    can_cut: bool = True
 
 
 class Backend(Protocol):
@@ -55,10 +57,19 @@ class Backend(Protocol):
         """One pass: logits [n_outputs, n_vocab] float32, a view that the next `run` overwrites."""
 
     def copy_rows(self, source: int, target: int, n_rows: int) -> None:
-        """Make slot `target` hold the first `n_rows` positions of slot `source`."""
+        """Make slot `target` hold the first `n_rows` positions of slot `source`. Where they cannot be cut back and
+        `source` stands elsewhere, `target` is of use only after `restore_state`."""
+
+    def save_state(self, slot: int) -> bytes:
+        """What cannot be cut back of a slot, as it stands; empty where all can."""
+
+    def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
+        """Put back what `save_state` gave after `n_rows` positions, all of which the slot holds; `ValueError` when the
+        bytes do not fit."""
 
     def save(self, slot: int, n_rows: int) -> bytes:
-        """The state of a slot's first `n_rows` positions as bytes."""
+        """The contents of a slot's first `n_rows` positions as bytes; where they cannot be cut back it must stand
+        there."""
 
     def restore(self, slot: int, n_rows: int, data: bytes) -> None:
         """The inverse of `save`; `ValueError` when the bytes do not fit."""

@@ -355,6 +355,15 @@ class ReferenceBackend:
             for from_layer, to_layer in zip(cache[source], cache[target], strict=True):
                 to_layer[:n_rows] = from_layer[:n_rows]
 
+    def save_state(self, slot: int) -> bytes:
+        """See `Backend.save_state`."""
+        return b""
+
+    def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
+        """See `Backend.restore_state`."""
+        if data:
+            raise ValueError(f"{len(data)} bytes are no state of this model, which has none")
+
     def save(self, slot: int, n_rows: int) -> bytes:
         """See `Backend.save`."""
         return b"".join(x[:n_rows].tobytes() for cache in (self._keys, self._values) for x in cache[slot])

@@ -187,6 +187,15 @@ class CpuBackend:
         """See `Backend.copy_rows`."""
         self._cache.copy(source, target, n_rows)
 
+    def save_state(self, slot: int) -> bytes:
+        """See `Backend.save_state`."""
+        return b""
+
+    def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
+        """See `Backend.restore_state`."""
+        if data:
+            raise ValueError(f"{len(data)} bytes are no state of this model, which has none")
+
     def save(self, slot: int, n_rows: int) -> bytes:
         """See `Backend.save`."""
         return self._cache.save(slot, n_rows)
