@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LISTEN ?= 127.0.0.1:8080
 CODE := src tests scripts
 ORDINARY := not slow and not referee
+# Two at once, whole files: on more, tests that look at the clock would be held up by each other.
+AT_ONCE := -n 2 --dist loadfile
 
 .PHONY: serve test test-slow check format bench referee test-models docs clean help
 
@@ -44,7 +46,7 @@ serve: $(VENV)/.runtime
 
 test: $(VENV)/.dev
 	@$(BIN)/phobos-cli pull smollm2 --if-missing
-	@$(BIN)/pytest -m "$(ORDINARY)"
+	@$(BIN)/pytest -m "$(ORDINARY)" $(AT_ONCE)
 
 test-slow: $(VENV)/.dev
 	@$(BIN)/phobos-cli pull smollm2 --if-missing

@@ -24,12 +24,12 @@ from phobos.tui.log import LogRing
 from phobos.tui.panels.model import ModelPanel
 from phobos.tui.run import run_dashboard
 
-STEP_S = 0.05
+STEP_S = 0.02
 log = logging.getLogger("phobos.scripted")
 
 
 def load(counters: Counters, *, fails: bool = False) -> None:
-    """A second of loading."""
+    """A moment of loading."""
     for i in range(21):
         if fails and i == 10:
             counters.load = LoadProgress("failed", 0.5, error="the file made-up.gguf is damaged: download it again")

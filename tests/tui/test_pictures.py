@@ -18,22 +18,26 @@ SIZES = ((60, 20), (80, 24), (100, 30), (120, 40), (200, 60))
 PICTURES = Path(__file__).parent / "pictures"
 
 
-def draw(stage: Stage, width: int, height: int) -> str:
-    """The screen in that state and size."""
+def draw(stage: Stage) -> str:
+    """The screen in that state at all sizes, one after another."""
 
     async def run() -> str:
-        async with stage.app.run_test(size=(width, height)) as pilot:
+        async with stage.app.run_test(size=SIZES[0]) as pilot:
             stage.write_log()
             stage.play()
-            await pilot.pause()
-            return screen_text(stage.app)
+            drawn = ""
+            for width, height in SIZES:
+                await pilot.resize_terminal(width, height)
+                await pilot.pause()
+                drawn += f"=== {width}x{height}\n{screen_text(stage.app)}"
+            return drawn
 
     return asyncio.run(run())
 
 
 @pytest.mark.parametrize("state", list(STATES))
 def test_state_looks_as_kept(state: str, stage: Callable[..., Stage]) -> None:
-    drawn = "".join(f"=== {w}x{h}\n{draw(stage(state), w, h)}" for w, h in SIZES)
+    drawn = draw(stage(state))
     kept = PICTURES / f"{state}.txt"
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)
