@@ -9,7 +9,8 @@ import pytest
 
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.counters import Counters
-from phobos.engine.engine import Engine, Ticket
+from phobos.engine.engine import Engine
+from phobos.engine.tickets import Ticket
 from scripted_backend import Collector, ScriptedBackend, ScriptedTokenizer, make_model
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listing
 from dataclasses import replace
 
@@ -24,10 +23,12 @@ from phobos.counters import Counters
 from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting, plan_reuse
 from phobos.engine.model import Model
 from phobos.engine.prompts import mark_of, view_prompts
-from phobos.engine.sampler import Sampler, read_logprobs, resolve_sampling
+from phobos.engine.reading import Reader, next_rows
+from phobos.engine.sampler import Sampler, resolve_sampling
 from phobos.engine.scheduler import Pace, Rows, build_batch, plan_chunks
 from phobos.engine.scoring import Scoring
 from phobos.engine.sequence import Admission, Sequence
+from phobos.engine.tickets import Ticket
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
 from phobos.kernels.backend import FloatArray
 from phobos.kernels.cpu.rows import RowKernels
@@ -37,40 +38,6 @@ log = logging.getLogger(__name__)
 PROMPT_LOGPROB_ROWS = 32  # at most so many of a prompt's rows give logits in one pass
 PUBLISH_S = 0.05  # how often running requests are shown anew
 SHUTTING_DOWN = "the server is shutting down: send the request again once it is back"
-NO_TOKEN = "the model gave no token that may follow; try again without a constraint, or check the model file"
-
-
-class Ticket:
-    """A submitted sequence, as its submitter holds it."""
-
-    def __init__(self, sequence: Sequence | Scoring, sink: Sink, wake: Callable[[], None]) -> None:
-        self.sequence = sequence
-        self._sink = sink
-        self._wake = wake
-        self._lock = threading.RLock()  # re-entrant: a sink may cancel
-        self.is_closed = False  # nothing more is delivered
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        """End the sequence; once this returns its sink gets no more events. Any thread; twice is fine."""
-        with self._lock:
-            if self.is_closed:
-                return
-            self.is_closed = self.is_cancelled = True
-        self._wake()
-
-    def deliver(self, events: Iterable[Event], *, last: bool = False) -> None:
-        """Give events to the sink, in order; `last` closes the ticket. A sink that fails cancels its sequence."""
-        with self._lock:
-            for event in events:
-                if self.is_closed:
-                    return
-                try:
-                    self._sink(event)
-                except Exception:
-                    log.exception("request %s: its sink failed", self.sequence.request.request_id)
-                    self.is_closed = self.is_cancelled = True
-            self.is_closed |= last
 
 
 class Engine:
@@ -85,6 +52,7 @@ class Engine:
         self._max_rows = limits.max_rows
         self._n_prompt_outputs = max(1, min(PROMPT_LOGPROB_ROWS, limits.max_outputs - model.n_slots))
         self._kernels = RowKernels(self._n_vocab)
+        self._reader = Reader(self._kernels, counters)
         self._can_cut = limits.can_cut
         self._slots = Slots(model.n_slots, model.n_ctx, can_cut=limits.can_cut)
         self._pace = Pace(max(1, min(model.settings.chunk_rows, limits.max_rows - model.n_slots)))
@@ -232,7 +200,7 @@ class Engine:
         views = view_prompts([ticket.sequence for ticket in prompts], self._n_prompt_outputs, self._can_cut)
         chunks = [(prompts[chunk.key], chunk.n_rows) for chunk in plan_chunks(views, budget)]
         passed = [(ticket, 1) for ticket in decoding] + chunks
-        runs = [_next_rows(ticket.sequence, n) for ticket, n in passed]
+        runs = [next_rows(ticket.sequence, n) for ticket, n in passed]
         if self._deadline_s is None:
             self.counters.state = "PREFILL" if chunks else "DECODE"
         for (ticket, _), rows in zip(passed, runs, strict=True):
@@ -269,7 +237,7 @@ class Engine:
         if ticket.is_closed:
             return
         try:
-            events = self._read_rows(sequence, logits, was_prefill)
+            events = self._reader.read(sequence, logits, was_prefill)
         except PhobosError as error:
             self._end(ticket, [Failed(error)])
         except Exception:
@@ -280,39 +248,6 @@ class Engine:
                 self._end(ticket, events)
             else:
                 ticket.deliver(events)
-
-    def _read_rows(self, sequence: Sequence | Scoring, logits: FloatArray, was_prefill: bool) -> list[Event]:
-        """What the client is to receive because these rows have run."""
-        if isinstance(sequence, Scoring):
-            return sequence.read(logits, self._kernels, time.monotonic())
-        if was_prefill and sequence.wants_prompt_logprobs:
-            self._read_prompt_logprobs(sequence, logits)
-        if sequence.is_prefill:
-            return []
-        now_s = time.monotonic()
-        events = sequence.end_prompt(now_s) if was_prefill else []
-        if sequence.finished is not None:
-            return events
-        row = logits[-1]
-        mask = sequence.constraint.mask() if sequence.constraint is not None else None
-        token = sequence.sampler.choose(row, len(sequence.tokens), mask)
-        if token is None:
-            raise UnavailableError(NO_TOKEN)
-        if sequence.constraint is not None:
-            token = sequence.constraint.extend(token)
-        n_top = sequence.request.top_logprobs
-        logprobs = None if n_top is None else read_logprobs(row, token, n_top, self._kernels)
-        self.counters.generated_tokens += 1
-        return events + sequence.push(token, logprobs, now_s)
-
-    def _read_prompt_logprobs(self, sequence: Sequence, logits: FloatArray) -> None:
-        """Each row tells of the prompt's token after it; the last row tells of the answer."""
-        n_top = sequence.request.top_logprobs or 0
-        first = sequence.n_rows - len(logits) + 1
-        following = sequence.tokens[first : sequence.n_rows + 1]
-        sequence.push_prompt_logprobs(
-            read_logprobs(row, token, n_top, self._kernels) for row, token in zip(logits, following, strict=False)
-        )
 
     # Slots
 
@@ -464,13 +399,3 @@ class Engine:
         self._published_s = now_s
         self.counters.slots = self._slots.describe()
         self.counters.live = tuple(t.sequence.describe() for t in [*self._running, *self._waiting])
-
-
-def _next_rows(sequence: Sequence | Scoring, n_rows: int) -> Rows:
-    """The next rows of a sequence; logits are wanted where a token is to be chosen or told about."""
-    if sequence.admission is None:
-        raise AssertionError("a running sequence has a slot")
-    first, last = sequence.n_rows, sequence.n_rows + n_rows
-    told = sequence.first_told
-    n_outputs = int(last >= sequence.n_prompt) if told is None else max(0, last - max(first, told))
-    return Rows(sequence.admission.slot, first, sequence.tokens[first:last], n_outputs)

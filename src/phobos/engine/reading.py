@@ -1,0 +1,75 @@
+"""What a turn asks of the backend for each sequence, and what the logits that come back mean for it.
+
+A `Reader` chooses a sequence's next tokens, reads log-probabilities and scores, and makes the events. It owns the
+kernels that read rows, so it belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+import time
+
+from phobos.chat.events import Event
+from phobos.counters import Counters
+from phobos.engine.sampler import read_logprobs
+from phobos.engine.scheduler import Rows
+from phobos.engine.scoring import Scoring
+from phobos.engine.sequence import Sequence
+from phobos.errors import UnavailableError
+from phobos.kernels.backend import FloatArray
+from phobos.kernels.cpu.rows import RowKernels
+
+NO_TOKEN = "the model gave no token that may follow; try again without a constraint, or check the model file"
+
+
+def next_rows(sequence: Sequence | Scoring, n_rows: int) -> Rows:
+    """The next rows of a sequence; logits are wanted where a token is to be chosen or told about."""
+    if sequence.admission is None:
+        raise AssertionError("a running sequence has a slot")
+    first, last = sequence.n_rows, sequence.n_rows + n_rows
+    told = sequence.first_told
+    n_outputs = int(last >= sequence.n_prompt) if told is None else max(0, last - max(first, told))
+    return Rows(sequence.admission.slot, first, sequence.tokens[first:last], n_outputs)
+
+
+class Reader:
+    """See the module."""
+
+    def __init__(self, kernels: RowKernels, counters: Counters) -> None:
+        self._kernels = kernels
+        self._counters = counters
+
+    def read(self, sequence: Sequence | Scoring, logits: FloatArray, was_prefill: bool) -> list[Event]:
+        """What the client is to receive because rows of the sequence have run, with `logits` [n_outputs, n_vocab]."""
+        if isinstance(sequence, Scoring):
+            return sequence.read(logits, self._kernels, time.monotonic())
+        if was_prefill and sequence.wants_prompt_logprobs:
+            self._read_prompt_logprobs(sequence, logits)
+        if sequence.is_prefill:
+            return []
+        now_s = time.monotonic()
+        events = sequence.end_prompt(now_s) if was_prefill else []
+        if sequence.finished is not None:
+            return events
+        return events + self._choose(sequence, logits[-1], now_s)
+
+    def _choose(self, sequence: Sequence, row: FloatArray, now_s: float) -> list[Event]:
+        """The sequence's next token, chosen from `row` [n_vocab]."""
+        mask = sequence.constraint.mask() if sequence.constraint is not None else None
+        token = sequence.sampler.choose(row, len(sequence.tokens), mask)
+        if token is None:
+            raise UnavailableError(NO_TOKEN)
+        if sequence.constraint is not None:
+            token = sequence.constraint.extend(token)
+        n_top = sequence.request.top_logprobs
+        logprobs = None if n_top is None else read_logprobs(row, token, n_top, self._kernels)
+        self._counters.generated_tokens += 1
+        return sequence.push(token, logprobs, now_s)
+
+    def _read_prompt_logprobs(self, sequence: Sequence, logits: FloatArray) -> None:
+        """Each row tells of the prompt's token after it; the last row tells of the answer."""
+        n_top = sequence.request.top_logprobs or 0
+        first = sequence.n_rows - len(logits) + 1
+        following = sequence.tokens[first : sequence.n_rows + 1]
+        sequence.push_prompt_logprobs(
+            read_logprobs(row, token, n_top, self._kernels) for row, token in zip(logits, following, strict=False)
+        )
