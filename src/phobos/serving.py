@@ -7,6 +7,7 @@ SIGINT or SIGTERM stops accepting and gives running requests `drain_s` seconds; 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -36,10 +37,11 @@ WATCH_S = 0.5
 
 @dataclass(frozen=True)
 class Display:
-    """What the flags say of the dashboard; `tui` `None`: drawn where it can be."""
+    """What the flags say of the dashboard; `tui` `None`: drawn where it can be; `theme` `None`: the terminal's."""
 
     tui: bool | None = None
     animation: bool = True
+    theme: str | None = None
 
 
 class Stop:
@@ -97,6 +99,7 @@ class Loader(threading.Thread):
             self._listener.attach(engine)
             engine.model.warm()
             log_ready(engine, self._counters, time.monotonic() - began_s)
+            gc.freeze()  # what was loaded stays: no collection looks through it again, which takes tens of ms
         except Exception as error:
             logger.debug("loading failed", exc_info=True)
             self.failure = error
@@ -151,7 +154,7 @@ def _draw_dashboard(counters: Counters, listener: Listener, stop: Stop, display:
     ring = LogRing()
     with log.redirect(ring):
         logger.info("listening on %s", counters.address)
-        run_dashboard(counters, ring, animate=display.animation, on_quit=quit_server)
+        run_dashboard(counters, ring, animate=display.animation, on_quit=quit_server, theme=display.theme)
     stop.ask(0)
 
 

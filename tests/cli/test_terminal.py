@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,28 +48,45 @@ def end(child: Any) -> int:
 
 
 def test_serving_on_a_terminal_draws_the_dashboard(tmp_path: Path, tiny: Path) -> None:
-    child = spawn(tmp_path, PROGRAM, "--gguf", str(tiny), "--listen", "127.0.0.1:0", "--no-animation")
+    flags = ("--listen", "127.0.0.1:0", "--no-animation", "--theme", "light")
+    child = spawn(tmp_path, PROGRAM, "--gguf", str(tiny), *flags, COLORTERM="truecolor")
     child.expect("\x1b\\[\\?1049h")  # the other screen
+    child.expect(r"48;2;251;246;240")  # the light background
     child.expect("IDLE")
     child.send("q")
     child.expect("\x1b\\[\\?1049l")
     assert end(child) == 0
 
 
-def test_no_tui_on_a_terminal_writes_log_lines(tmp_path: Path, tiny: Path) -> None:
-    child = spawn(tmp_path, PROGRAM, "--gguf", str(tiny), "--listen", "127.0.0.1:0", "--no-tui")
-    child.expect("the dashboard is off: --no-tui was given")
-    child.expect("ready in")
+@pytest.mark.parametrize(
+    ("flags", "env", "redirected", "reason"),
+    [
+        (("--no-tui",), {}, False, "--no-tui was given"),
+        ((), {"PHOBOS_VRAM": "1"}, False, "PHOBOS_VRAM is set and its report prints to the terminal"),
+        ((), {"PHOBOS_PASS_REPORT": "1"}, False, "PHOBOS_PASS_REPORT is set and its report prints to the terminal"),
+        ((), {"TERM": "dumb"}, False, "the terminal says it is dumb (TERM=dumb; --tui draws it anyway)"),
+        ((), {}, True, "standard output is not a terminal (--tui draws it anyway)"),
+    ],
+    ids=["no-tui", "vram", "pass-report", "dumb", "redirected"],
+)
+def test_where_it_is_off_standard_error_says_why_in_lines_for_grep(
+    tmp_path: Path, tiny: Path, flags: tuple[str, ...], env: dict[str, str], redirected: bool, reason: str
+) -> None:
+    errors, output = tmp_path / "errors", tmp_path / "output"
+    parts = [sys.executable, *PROGRAM, "--gguf", str(tiny), "--listen", "127.0.0.1:0", *flags]
+    line = f"exec {shlex.join(parts)} 2>{errors} {f'>{output}' if redirected else ''}"
+    environment = {**CommandLine(tmp_path).environment(), "TERM": "xterm-256color", **env}
+    child = pexpect.spawn("/bin/sh", ["-c", line], env=environment, timeout=30, preexec_fn=restore_interrupt)
+    until = time.monotonic() + 30
+    while "ready in" not in (errors.read_text() if errors.exists() else "") and time.monotonic() < until:
+        time.sleep(0.02)
     child.sendintr()
-    child.expect("stopped")
     assert end(child) == 130
-
-
-def test_a_report_variable_turns_the_dashboard_off(tmp_path: Path, tiny: Path) -> None:
-    child = spawn(tmp_path, PROGRAM, "--gguf", str(tiny), "--listen", "127.0.0.1:0", PHOBOS_VRAM="1")
-    child.expect("the dashboard is off: PHOBOS_VRAM is set")
-    child.sendintr()
-    assert end(child) == 130
+    assert not child.before.strip(b"^C\r\n"), "standard output stays empty"
+    lines = errors.read_text().splitlines()
+    assert [x for x in lines if x.endswith(f" info serve: the dashboard is off: {reason}")]
+    logged = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} (info|warning|error) \w+: \S.*")
+    assert all(logged.fullmatch(x) for x in lines)
 
 
 def test_ctrl_c_ends_an_answer_with_130(tmp_path: Path, tiny: Path) -> None:

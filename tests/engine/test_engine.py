@@ -440,6 +440,7 @@ def test_counters_follow_their_rules(make_bench: MakeBench) -> None:
     assert (now.prompt_tokens, now.prompt_tokens_reused, now.generated_tokens) == (4 + 5 + 2, 4 + 1, 8)
     assert now.prompt_tokens_computed == now.prompt_tokens - now.prompt_tokens_reused
     assert now.passes == len(bench.backend.batches)
+    assert now.bytes_read == bench.backend.bytes_read
     assert now.prompt_s > 0 and now.decode_s > 0
     assert [info.finish_reason for info in now.recent] == ["length"] * 3
     assert now.recent[0].phase == "done"

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dashboard_moments import STATES
+from dashboard_moments import NOW_S, STATES
 from dashboard_stage import Stage, screen_text
+from phobos.tui.lines import KeptRows
+from phobos.tui.panels.status import StatusPanel
 
 SIZES = ((60, 20), (80, 24), (100, 30), (120, 40), (200, 60))
 PICTURES = Path(__file__).parent / "pictures"
@@ -64,3 +67,53 @@ def test_any_size_is_drawn_within_its_bounds(state: str, stage: Callable[..., St
                     assert made.current.state in lines[-1]
 
     asyncio.run(run())
+
+
+def test_what_is_painted_line_by_line_looks_as_painted_at_once(stage: Callable[..., Stage]) -> None:
+    """From one state to the next only rows that differ are made anew; painting all of it must change nothing."""
+    made = stage("eight-requests")
+
+    async def run() -> None:
+        async with made.app.run_test(size=(120, 40)) as pilot:
+            made.write_log()
+            made.play()
+            await pilot.pause()
+            shown = [screen_text(made.app)]
+            for later, state in enumerate(("decode", "no-card", "prompt", "idle"), 1):
+                made.current = replace(STATES[state](), taken_s=NOW_S + 0.2 * later)
+                made.app.tick()
+                await pilot.pause()
+                shown.append(screen_text(made.app))
+                for widget in made.app.screen.walk_children(KeptRows):
+                    widget.refresh()
+                await pilot.pause()
+                assert screen_text(made.app) == shown[-1]
+            assert len(set(shown)) == len(shown)
+
+    asyncio.run(run())
+
+
+def test_a_row_that_has_not_changed_is_not_made_again(stage: Callable[..., Stage]) -> None:
+    made = stage("decode")
+
+    async def run() -> None:
+        async with made.app.run_test(size=(120, 40)) as pilot:
+            made.play()
+            await pilot.pause()
+            screen_text(made.app)
+            panel = made.app.screen.query_one(StatusPanel)
+            before = {widget: widget.render_lines(widget.outer_size.region) for widget in _panels(made)}
+            kept = {widget: list(rows) for widget, rows in before.items()}
+            made.current = replace(made.current, generated_tokens=made.current.generated_tokens + 1)
+            panel.moment = replace(made.app.moment, snapshot=made.current)
+            await pilot.pause()
+            for widget, rows in kept.items():
+                now = widget.render_lines(widget.outer_size.region)
+                same = [new is old for new, old in zip(now, rows, strict=True)]
+                assert same == ([False] if widget is panel else [True] * len(rows))
+
+    asyncio.run(run())
+
+
+def _panels(made: Stage) -> list[KeptRows]:
+    return [widget for widget in made.app.screen.walk_children(KeptRows) if widget.region.area]

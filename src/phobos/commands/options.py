@@ -140,6 +140,8 @@ DISPLAY_FLAGS = [
     flag("--tui/--no-tui", group=DISPLAY, default=None, without="where it can be drawn",
          help="Draw the dashboard, or write log lines instead."),
     flag("--animation/--no-animation", group=DISPLAY, default=True, help="Open the dashboard with its animation."),
+    flag("--theme", group=DISPLAY, type=click.Choice(["dark", "light"]), without="as the terminal says, else dark",
+         help="Colours of the dashboard."),
 ]  # fmt: skip
 
 

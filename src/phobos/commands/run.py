@@ -68,7 +68,7 @@ def _serve(values: dict[str, Any], listen: str) -> int:
     engine = options.read_engine(values, library.resolve_model(values["gguf"]))
     from phobos import serving
 
-    display = serving.Display(tui=values["tui"], animation=values["animation"])
+    display = serving.Display(tui=values["tui"], animation=values["animation"], theme=values["theme"])
     return serving.serve(engine, settings, display)
 
 

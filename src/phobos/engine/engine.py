@@ -224,6 +224,7 @@ class Engine:
         prompt_s = self._pace.observe(n_decoding, n_prompt_rows, seconds)
         counters = self.counters
         counters.passes += 1
+        counters.bytes_read = self.model.backend.bytes_read
         counters.prompt_s += prompt_s
         counters.decode_s += seconds - prompt_s
         counters.prompt_tokens_computed += n_prompt_rows

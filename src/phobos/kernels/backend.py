@@ -49,9 +49,12 @@ class BackendLimits:
 
 
 class Backend(Protocol):
-    """A loaded program. All methods are called by one thread; `interrupt` by any."""
+    """A loaded program. All methods are called by one thread; `interrupt` by any.
+
+    `bytes_read` counts the weights and cache all passes have read; None where the backend cannot tell."""
 
     limits: BackendLimits
+    bytes_read: int | None
 
     def run(self, batch: Batch) -> FloatArray:
         """One pass: logits [n_outputs, n_vocab] float32, a view that the next `run` overwrites."""

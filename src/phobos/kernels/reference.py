@@ -144,6 +144,7 @@ class ReferenceBackend:
 
     def __init__(self, program: Program, gguf: GGUF, limits: BackendLimits, progress: Progress) -> None:
         self.limits = limits
+        self.bytes_read: int | None = None
         self.widened: tuple[str, ...] = ()
         self._program = program
         self._weights: dict[str, FloatArray] = {}

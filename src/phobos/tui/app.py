@@ -35,8 +35,8 @@ from phobos.tui.terminal import Terminal
 from phobos.tui.theme import NIGHT, NOON, PLAIN, THEMES, choose_theme, palette_of
 
 SNAPSHOT_INTERVAL_S = 0.2
-#: What the drawing thread may take of a core, and the slowest it gets for that.
-PROCESSOR_SHARE = 0.02
+#: What the drawing thread may take of a core while passes run and otherwise, and the slowest it gets for that.
+PASSES_SHARE, IDLE_SHARE = 0.008, 0.04
 SLOWEST_INTERVAL_S = 1.0
 _LOG_LINES = 1000
 #: They end the server in order, as the keys do.
@@ -114,8 +114,10 @@ class PhobosApp(App[None]):
         The engine's team needs every core; a large terminal is drawn less often rather than at its expense.
         """
         now_s, used_s = self._seconds(), time.thread_time()
-        self._credit_s += PROCESSOR_SHARE * (now_s - self._asked_s) - (used_s - self._used_s)
-        self._credit_s = max(-PROCESSOR_SHARE, min(self._credit_s, PROCESSOR_SHARE * SNAPSHOT_INTERVAL_S))
+        computing = self.moment is not None and self.moment.snapshot.state in ("PREFILL", "DECODE")
+        share = PASSES_SHARE if computing else IDLE_SHARE
+        self._credit_s += share * (now_s - self._asked_s) - (used_s - self._used_s)
+        self._credit_s = max(-share * SLOWEST_INTERVAL_S, min(self._credit_s, share * SNAPSHOT_INTERVAL_S))
         self._asked_s, self._used_s = now_s, used_s
         if self._credit_s >= 0 or now_s - self._ticked_s >= SLOWEST_INTERVAL_S:
             self._ticked_s = now_s

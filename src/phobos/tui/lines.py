@@ -6,6 +6,7 @@ nor the terminal anything.
 
 from __future__ import annotations
 
+from textual.containers import Container
 from textual.content import Content
 from textual.geometry import Region
 from textual.strip import Strip
@@ -14,7 +15,41 @@ from textual.widget import Widget
 Lines = list[Content]
 
 
-class LineView(Widget):
+class KeptRows(Widget):
+    """Textual asks every visible widget for all its rows whenever one row of one widget has changed; here, rows that
+    have not changed are kept as they were made, borders included."""
+
+    _rows: list[Strip] | None = None
+    _stale_rows: frozenset[int] = frozenset()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """All rows of the widget, of which those are made anew that have to be."""
+        width, height = self.outer_size
+        if crop != Region(0, 0, width, height):
+            return super().render_lines(crop)
+        if self._rows is None or len(self._rows) != height:
+            self._rows = super().render_lines(crop)
+        elif self._stale_rows:
+            first, last = min(self._stale_rows), max(self._stale_rows)
+            self._rows[first : last + 1] = super().render_lines(Region(0, first, width, last + 1 - first))
+        self._stale_rows = frozenset()
+        return self._rows
+
+    def _set_dirty(self, *regions: Region) -> None:
+        """Take note of what is to be painted again: whatever asks for that ends here."""
+        super()._set_dirty(*regions)
+        if regions:
+            above = self.content_offset.y
+            self._stale_rows |= {above + y for region in regions for y in region.line_range}
+        else:
+            self._rows = None
+
+
+class Box(KeptRows, Container):
+    """A container of panels."""
+
+
+class LineView(KeptRows):
     """Subclasses give `draw_lines`; `redraw` says that something it draws from has changed."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
@@ -37,7 +72,7 @@ class LineView(Widget):
             self.refresh()
             return
         pairs = enumerate(zip(before, self._lines, strict=True))
-        changed = [Region(0, y, width, 1) for y, (old, new) in pairs if not new.is_same(old)]
+        changed = [Region(0, y, width, 1) for y, (old, new) in pairs if new is not old and not new.is_same(old)]
         if changed:
             self.refresh(*changed)
 

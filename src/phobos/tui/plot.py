@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from textual.content import Content
@@ -55,14 +55,11 @@ def _area(dots: tuple[int, ...], height: int, ramp: tuple[str, ...], rail: str) 
 
 def _base_row(cells: Sequence[str], colour: str, rail: str) -> list[Part]:
     """The lowest row: where nothing is filled, the rail."""
-    parts: list[Part] = []
-    for cell in cells:
-        char, style = ("⣀", rail) if cell == _CELLS[0][0] else (cell, colour)
-        if parts and parts[-1][1] == style:
-            parts[-1] = (parts[-1][0] + char, style)
-        else:
-            parts.append((char, style))
-    return parts
+    return merge(("⣀", rail) if cell == _CELLS[0][0] else (cell, colour) for cell in cells)
+
+
+#: Colours of a meter along its length: more look the same, and each is a piece of its own to draw.
+METER_STEPS = 8
 
 
 def meter(share: float, width: int, ramp: Sequence[str], rail: str) -> Content:
@@ -71,15 +68,26 @@ def meter(share: float, width: int, ramp: Sequence[str], rail: str) -> Content:
     if share > 0 and eighths == 0:
         eighths = 1
     n_full, rest = divmod(eighths, 8)
-    parts: list[Part] = [("━", ramp[min(len(ramp) - 1, i * len(ramp) // max(1, width))]) for i in range(n_full)]
-    if rest >= 4 and n_full < width:
-        parts.append(("╸", ramp[min(len(ramp) - 1, n_full * len(ramp) // max(1, width))]))
-        n_full += 1
-    elif eighths and not n_full:
-        parts.append(("╸", ramp[0]))
-        n_full = 1
-    parts.append(("─" * (width - n_full), rail))
-    return Content.assemble(*parts)
+    half = rest >= 4 or (eighths > 0 and n_full == 0)
+    return _meter(n_full, half and n_full < width, width, tuple(ramp), rail)
+
+
+@lru_cache(64)
+def _meter(n_full: int, half: bool, width: int, ramp: tuple[str, ...], rail: str) -> Content:
+    """`n_full` filled cells, half a one where `half`, and the rail."""
+    cells = [("━" if i < n_full else "╸", ramp[i * len(ramp) // max(1, width)]) for i in range(n_full + half)]
+    return Content.assemble(*merge(cells), ("─" * (width - n_full - half), rail))
+
+
+def merge(cells: Iterable[Part]) -> list[Part]:
+    """Neighbours of the same colour as one piece."""
+    parts: list[Part] = []
+    for text, colour in cells:
+        if parts and parts[-1][1] == colour:
+            parts[-1] = (parts[-1][0] + text, colour)
+        else:
+            parts.append((text, colour))
+    return parts
 
 
 def blocks(share: float, width: int, colour: str, rail: str) -> Content:

@@ -25,11 +25,13 @@ from phobos.kernels.cpu.layout import (
     float_stride,
     thread_scratch_bytes,
 )
+from phobos.kernels.cpu.limits import remembered_read_gbs
 from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.report import print_census, print_memory, reports_memory, requested_pass
 from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
 from phobos.kernels.cpu.team import Team
+from phobos.kernels.cpu.traffic import Traffic
 from phobos.kernels.cpu.weights import Weight, fill_weights, packer_of, plan_weights
 from phobos.program.steps import Buffer, Program, matrices_of, weights_of
 
@@ -62,6 +64,8 @@ class CpuBackend:
         self._weights, self._weight_arena = self._plan(gguf)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
         self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx)
+        self._traffic = Traffic(program, self._weights, self._cache, limits.n_ctx)
+        self.bytes_read: int | None = 0 if self._traffic.is_known else None
         scratch_bytes = thread_scratch_bytes(limits.max_rows)
         self._batch_arena = Arena(8 * HEADER_WORDS + 16 * limits.max_rows + 8 * LINE + self.n_threads * scratch_bytes)
         self._header = self._words(8 * HEADER_WORDS, np.int64)
@@ -163,6 +167,8 @@ class CpuBackend:
         self._header[Header.N_OUTPUTS] = n_outputs
         self._header[Header.PASS] = (int(self._header[Header.PASS]) + 1) & 0x3FFFFFFF
         self._n_passes += 1
+        if self.bytes_read is not None:
+            self.bytes_read += self._traffic.pass_bytes(batch)
         if self._n_passes == self._reported_pass:
             self._report()
         else:
@@ -211,7 +217,8 @@ class CpuBackend:
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""
         if self._card is None:
-            self._card = CardInfo(processor_name(), "cpu", CPU.name, self.n_threads)
+            limit = remembered_read_gbs(self.n_threads)
+            self._card = CardInfo(processor_name(), "cpu", CPU.name, self.n_threads, limit)
         return self._card
 
     def memory(self) -> dict[str, int]:

@@ -1,13 +1,16 @@
-"""Measures the machine's own limits with the kernels of `probe.py`."""
+"""Measures the machine's own limits with the kernels of `probe.py`, and remembers them beside the kernels' code."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
-from phobos.kernels.cpu.compiler import encode_record, load_kernels
+from phobos.kernels.cpu.compiler import cache_folder, encode_record, load_kernels
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.team import Team
 
@@ -26,7 +29,7 @@ class MachineLimits:
 
 
 def measure_limits(n_threads: int) -> MachineLimits:
-    """The best of a few runs, about a second in all."""
+    """The best of a few runs, about a second in all. The result is remembered."""
     region = Arena(REGION_BYTES)
     region.bytes[:] = 1
     out = np.zeros(64 * (n_threads + 1), np.uint8)
@@ -34,7 +37,27 @@ def measure_limits(n_threads: int) -> MachineLimits:
     read_s = _best("probe:read_memory", (spare, region.address, REGION_BYTES), n_threads)
     multiply_s = _best("probe:multiply_codes", (spare, region.address, TURNS), n_threads)
     operations = OPERATIONS_A_TURN * TURNS * n_threads
-    return MachineLimits(REGION_BYTES / read_s / 1e9, operations / multiply_s / 1e9)
+    limits = MachineLimits(REGION_BYTES / read_s / 1e9, operations / multiply_s / 1e9)
+    path = _memory_of(n_threads)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.write_text(json.dumps(asdict(limits)), encoding="utf-8")
+    return limits
+
+
+def remembered_read_gbs(n_threads: int) -> float | None:
+    """GB so many threads read a second, as last measured on this machine; None where it never was."""
+    path = _memory_of(n_threads)
+    try:
+        read_gbs = json.loads(path.read_text(encoding="utf-8"))["read_gbs"] if path is not None else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return float(read_gbs) if isinstance(read_gbs, int | float) and read_gbs > 0 else None
+
+
+def _memory_of(n_threads: int) -> Path | None:
+    folder = cache_folder()
+    return None if folder is None else folder / f"limits-{n_threads}.json"
 
 
 def _best(name: str, arguments: tuple[int, ...], n_threads: int) -> float:

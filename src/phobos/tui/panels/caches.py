@@ -8,7 +8,7 @@ from phobos.counters import Snapshot
 from phobos.tui.format import seconds_text, share_text, whole_text
 from phobos.tui.lines import Lines
 from phobos.tui.panels.panel import Panel, pair
-from phobos.tui.plot import meter
+from phobos.tui.plot import METER_STEPS, meter
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette
 
@@ -36,7 +36,7 @@ def _prefix(moment: Moment, width: int, palette: Palette, *, tall: bool) -> Line
         return [pair("prefix", "nothing asked yet", width, palette)]
     value = f" {share_text(share)} reused"
     room = max(4, width - 8 - len(value))
-    ramp = palette.ramp(palette.good, room)
+    ramp = palette.ramp(palette.good, METER_STEPS)
     bar = Content.assemble(("prefix  ", palette.dim), meter(share, room, ramp, palette.faint), (value, palette.text))
     tokens = f"{whole_text(snapshot.prompt_tokens_reused)} of {whole_text(snapshot.prompt_tokens)}"
     return [bar, *([pair("tokens", tokens, width, palette)] if tall else [])]
@@ -53,7 +53,7 @@ def _slots(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
         label = f"slot {slot.index} "
         room = max(2, width - 2 - len(label) - len(value) - len(age))
         share = slot.n_tokens / model.n_ctx if model is not None and model.n_ctx else 0.0
-        bar = meter(share, room, palette.ramp(palette.cache, room), palette.faint)
+        bar = meter(share, room, palette.ramp(palette.cache, METER_STEPS), palette.faint)
         lines.append(Content.assemble(mark, (label, palette.dim), bar, (value, palette.text), (age, palette.dim)))
     return lines
 

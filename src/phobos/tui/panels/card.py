@@ -7,7 +7,7 @@ from textual.content import Content
 from phobos.tui.format import rate_text, share_text
 from phobos.tui.lines import Lines
 from phobos.tui.panels.panel import Panel, pair
-from phobos.tui.plot import area, meter
+from phobos.tui.plot import METER_STEPS, area, meter
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette
 
@@ -57,8 +57,8 @@ def _gauge(label: str, share: float, value: str, width: int, palette: Palette) -
     room = width - 8 - len(value) - 1
     if room < 4:
         return pair(label, value, width, palette)
-    n_good = room * 6 // 10
-    ramp = (*palette.ramp(palette.good, n_good), *(palette.warn,) * (room - n_good))
+    n_good = METER_STEPS * 5 // 8
+    ramp = (*palette.ramp(palette.good, n_good), *(palette.warn,) * (METER_STEPS - n_good))
     return Content.assemble(
         (f"{label:<8}", palette.dim), meter(share, room, ramp, palette.faint), (f" {value}", palette.text)
     )

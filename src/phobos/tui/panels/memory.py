@@ -8,7 +8,7 @@ from phobos.counters import Snapshot
 from phobos.tui.format import bytes_text, share_text, whole_text
 from phobos.tui.lines import Lines
 from phobos.tui.panels.panel import Panel, columns, pair
-from phobos.tui.plot import meter, stacked
+from phobos.tui.plot import METER_STEPS, meter, stacked
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette
 
@@ -82,7 +82,9 @@ def context_fill(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
     label, share = "context ", f" {share_text(held / room)}"
     if width < len(label) + len(value) + 10:
         value = share
-    bar = meter(held / room, max(4, width - len(label) - len(value)), palette.ramp(palette.cache, 12), palette.faint)
+    bar = meter(
+        held / room, max(4, width - len(label) - len(value)), palette.ramp(palette.cache, METER_STEPS), palette.faint
+    )
     return [Content.assemble((label, palette.dim), bar, (value, palette.text))]
 
 

@@ -7,6 +7,7 @@ from textual.content import Content
 from phobos.counters import ModelInfo
 from phobos.tui.lines import Lines
 from phobos.tui.panels.panel import Panel
+from phobos.tui.plot import merge
 from phobos.tui.rates import Moment
 from phobos.tui.theme import Palette
 
@@ -56,7 +57,7 @@ class NetworkPanel(Panel):
             colour = palette.text if distance == 0 else ramp[4 - min(4, distance)] if 0 < distance < 4 else ramp[1]
             n_cells = (i + 1) * room // n_shown - i * room // n_shown
             parts.append(("▇" * (n_cells - 1) + " " if n_cells > 1 else "▇", colour))
-        return Content.assemble(*parts)
+        return Content.assemble(*merge(parts))
 
 
 def kind_colours(kinds: tuple[str, ...], palette: Palette) -> dict[str, str]:

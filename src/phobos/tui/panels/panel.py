@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from textual.content import Content
 from textual.reactive import reactive
@@ -35,9 +36,10 @@ class Panel(LineView):
         if self.moment is None:
             return []
         lines = self.draw(self.moment, width, height, palette_of(self.app.current_theme))
-        return [line.truncate(width, ellipsis=True) for line in lines[:height]]
+        return [x if x.cell_length <= width else x.truncate(width, ellipsis=True) for x in lines[:height]]
 
 
+@lru_cache(512)
 def pair(label: str, value: str | Content, width: int, palette: Palette) -> Content:
     """A label at the left and its value at the right edge."""
     text = value if isinstance(value, Content) else Content.styled(value, palette.text)

@@ -15,7 +15,7 @@ from phobos.counters import RequestInfo, Snapshot
 from phobos.tui.format import rate_text, seconds_text, share_text, whole_text
 from phobos.tui.lines import Lines
 from phobos.tui.panels.scrolling import ScrollingPanel
-from phobos.tui.plot import meter
+from phobos.tui.plot import METER_STEPS, meter
 from phobos.tui.rates import Moment, request_decode_rate, request_first_token_s, request_prompt_rate
 from phobos.tui.theme import Palette
 
@@ -173,7 +173,7 @@ def _state(request: RequestInfo, palette: Palette) -> Content:
     colour = phase_colour(request, palette)
     if request.phase == "prefill" and request.n_prompt:
         share = request.n_prompt_done / request.n_prompt
-        bar = meter(share, _STATE_WIDTH - 6, palette.ramp(colour, 8), palette.faint)
+        bar = meter(share, _STATE_WIDTH - 6, palette.ramp(colour, METER_STEPS), palette.faint)
         return Content.assemble(bar, (f"{share_text(share):>5} ", colour))
     words = {"queued": "waiting", "prefill": "prompt", "decode": "decode"}
     word = words.get(request.phase, request.finish_reason or "done")

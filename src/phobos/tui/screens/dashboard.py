@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Container
 
+from phobos.tui.lines import Box
 from phobos.tui.panels.caches import CachesPanel
 from phobos.tui.panels.card import CardPanel
 from phobos.tui.panels.failure import FailurePanel
@@ -27,14 +27,14 @@ class DashboardScreen(LiveScreen):
 
     def compose(self) -> ComposeResult:
         yield self.bound(FailurePanel())
-        with Container(id="body"):
-            with Container(id="facts"):
+        with Box(id="body"):
+            with Box(id="facts"):
                 yield self.bound(ModelPanel())
                 yield self.bound(MemoryPanel())
                 yield self.bound(CardPanel())
                 yield self.bound(CachesPanel())
-            with Container(id="main"):
-                with Container(id="work"):
+            with Box(id="main"):
+                with Box(id="work"):
                     yield self.bound(ThroughputPanel())
                     yield self.bound(RequestsPanel())
                 yield self.bound(LogPanel())
