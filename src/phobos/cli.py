@@ -63,6 +63,13 @@ class Root(click.Group):
             return [words[0], *args[:start], *args[start + 1 :]]
         return [RUN, *args]
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command."""
+        from phobos.commands.flags import check_environment
+
+        check_environment(ctx)
+        return super().invoke(ctx)
+
     def get_help(self, ctx: click.Context) -> str:
         """What the program does, its commands, and the flags of `run`."""
         from phobos.commands.help import render_help
@@ -82,6 +89,7 @@ root = Root(name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; the console script exits with it."""
+    _open_missing_streams()
     given = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in given or bool(os.environ.get("PHOBOS_DEBUG"))
     try:
@@ -129,6 +137,14 @@ def _nearest(error: click.NoSuchOption) -> str:
     names = [name for option in options for name in (*option.opts, *option.secondary_opts)]
     near = difflib.get_close_matches(error.option_name, names, n=1, cutoff=0.5)
     return f": did you mean {near[0]}?" if near else " (see --help)"
+
+
+def _open_missing_streams() -> None:
+    """A standard stream that was closed by whoever started us becomes the null device: else the next file that is
+    opened would take its descriptor, and receive what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8", closefd=False))
 
 
 def _silence_stdout() -> None:

@@ -14,7 +14,7 @@ from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels import cache_row_bytes, plan_limits
 from phobos.kernels.backend import BackendLimits
-from phobos.kernels.cpu.layout import thread_scratch_bytes
+from phobos.kernels.cpu.layout import float_stride, thread_scratch_bytes
 from phobos.kernels.cpu.lower import Limits, buffer_sizes
 from phobos.kernels.cpu.weights import Weight, describe_weights
 from phobos.program.steps import Program, matrices_of
@@ -22,9 +22,12 @@ from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
 CACHED_VALUE_BYTES = 2
-# Measured with the four models of the tests: the interpreter, its libraries and code, then the tokenizer by its tokens.
-PROCESS_BYTES, TOKEN_BYTES = 165_000_000, 400
-LOADING_BYTES, LOADING_TOKEN_BYTES = 160_000_000, 700  # while the tokenizer is made
+# What a process holds that has loaded all but the model: 135 MB are pages of libraries' files (106 of them the
+# compiler's, which loads the kernels), 31 MB its own.
+PROCESS_BYTES = 166_000_000
+# A token of the vocabulary, its merges included, in the objects of Python and of the tokenizer's library.
+TOKEN_BYTES, SENTENCEPIECE_TOKEN_BYTES = 670, 470
+SENTENCEPIECE = ("llama", "t5")  # values of `tokenizer.ggml.model`
 SPARE = 0.03  # of the available memory, left to the rest of the system
 
 
@@ -76,10 +79,13 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         weights = weights_bytes(gguf, program)
         on_disk = sum(tensor.n_bytes for tensor in gguf.tensors.values())
         limits = _limits(program, settings, None if have.available is None else have.available - on_disk)
+        kind = gguf.get_str("tokenizer.ggml.model", "")
         scratch = scratch_bytes(gguf, program, limits, settings.n_threads or machine.n_usable_cores())
     per_token = cache_row_bytes(program, CACHED_VALUE_BYTES)
     cache = limits.n_slots * limits.n_ctx * per_token
-    process = PROCESS_BYTES + TOKEN_BYTES * program.n_vocab
+    token_bytes = SENTENCEPIECE_TOKEN_BYTES if kind in SENTENCEPIECE else TOKEN_BYTES
+    process = PROCESS_BYTES + token_bytes * program.n_vocab
+    unwritten = float_stride(program.n_vocab) * (limits.max_outputs - 1)  # rows of logits few passes ask for
     parts = (
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
         Part("cache", cache, "memory", f"{limits.n_slots} x {limits.n_ctx} tokens, {format_bytes(per_token)} each"),
@@ -100,7 +106,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         parts=parts,
         total_bytes=total,
         file_bytes=on_disk,
-        peak_bytes=max(total, weights + on_disk + LOADING_BYTES + LOADING_TOKEN_BYTES * program.n_vocab),
+        peak_bytes=max(total - unwritten, process + weights + on_disk),
         memory_total=have.total,
         memory_available=have.available,
         fits=fits,

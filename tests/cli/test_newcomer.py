@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from command_line import CommandLine
 from gguf_writer import write_gguf
 from phobos import cli, machine, plan
+from phobos.commands.flags import FURTHER_VARIABLES
 from phobos.gguf.quants import GGMLType
 from phobos.settings import EngineSettings
 from tiny_models import RECIPES, make_metadata, write_tiny_model
@@ -66,6 +69,35 @@ def test_a_file_that_is_no_model(call: Call, tiny: Path, tmp_path: Path, name: s
     done = call("--gguf", str(path), *(("--listen", "127.0.0.1:0") if serve else ASK))
     assert done.returncode == 1
     assert words in sentence(done) and name in sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("PHOBOS_CTX_SIZ", "PHOBOS_CTX_SIZE"), ("PHOBOS_FLEET", None), ("PHOBOS_VRM", "PHOBOS_VRAM")],
+)
+def test_a_misspelt_variable(call: Call, monkeypatch: pytest.MonkeyPatch, name: str, meant: str | None) -> None:
+    monkeypatch.setenv(name, "1")
+    done = call("models")
+    if meant is None:
+        assert done.returncode == 0, "it may be anybody's"
+    else:
+        assert done.returncode == 2
+        assert f"sets {name}, which is no setting: did you mean {meant}?" in sentence(done)
+
+
+def test_variables_without_a_flag_are_described() -> None:
+    described = (Path(__file__).parents[2] / "docs" / "environment.md").read_text(encoding="utf-8")
+    assert [name for name in FURTHER_VARIABLES if f"| `{name}` |" not in described] == []
+
+
+@pytest.mark.parametrize(("closed", "is_heard"), [(">&-", False), ("<&- 2>&-", True)])
+def test_closed_standard_streams(run_cli: CommandLine, tiny: Path, closed: str, is_heard: bool) -> None:
+    line = shlex.join([sys.executable, "-m", "phobos.cli", "--gguf", str(tiny), *ASK])
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{line} {closed}"], env=run_cli.environment(), text=True, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout.strip()) is is_heard
 
 
 def test_an_unknown_architecture(call: Call, tmp_path: Path) -> None:

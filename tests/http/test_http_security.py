@@ -145,6 +145,8 @@ def test_addresses(text, host, port, path):
 def test_wrong_addresses_are_usage_errors(text):
     with pytest.raises(UsageError, match="--listen"):
         parse_address(text)
+    with pytest.raises(UsageError, match="names no port: they go from 0 to 65535"):
+        parse_address("127.0.0.1:65536")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "192.168.1.5", "::", "example.org"])

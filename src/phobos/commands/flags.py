@@ -8,6 +8,7 @@ module imports nothing heavier.
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,13 @@ from typing import Any, TypeVar
 import click
 
 from phobos import sizes
+
+#: What is read from the environment beside the flags' own variables.
+FURTHER_VARIABLES = (
+    "PHOBOS_MODELS", "PHOBOS_DEBUG", "PHOBOS_KERNEL_CACHE_DIR", "PHOBOS_CPU_PATH", "PHOBOS_VRAM", "PHOBOS_PASS_REPORT",
+    "PHOBOS_TEST_MODELS", "PHOBOS_REFEREE_PYTHON", "PHOBOS_SHARED",
+)  # fmt: skip
+CERTAINLY_MEANT = 0.85  # how alike a misspelt variable and a known one are
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 
@@ -105,6 +113,18 @@ def read_config(ctx: click.Context, param: click.Parameter, value: Path | None) 
             defaults[option.name] = _config_value(option, entry, negate=name in denied and name not in known)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return value
+
+
+def check_environment(ctx: click.Context) -> None:
+    """Refuse a variable that is no setting but nearly one: a misspelt flag is refused too. Others may be anybody's."""
+    given = [name for name in os.environ if name.startswith("PHOBOS_") and name not in FURTHER_VARIABLES]
+    if not given:
+        return
+    known = {str(option.envvar) for option in known_flags(ctx)}
+    for name in given:
+        close = difflib.get_close_matches(name, [*known, *FURTHER_VARIABLES], n=1, cutoff=CERTAINLY_MEANT)
+        if name not in known and close:
+            raise click.UsageError(f"the environment sets {name}, which is no setting: did you mean {close[0]}?")
 
 
 def _config_value(option: Flag, entry: Any, *, negate: bool) -> Any:

@@ -196,37 +196,37 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
     from phobos.kernels import open_backend  # brings the compiler with it
 
     progress(LoadProgress("mapping", 0.0, settings.model_path.name))
-    gguf = open_gguf(settings.model_path)
-    with ThreadPoolExecutor(2, thread_name_prefix="phobos-load") as pool:
-        words = pool.submit(_load_words, gguf, settings)
-        sampling_kernels = pool.submit(load_kernels, SAMPLING_KERNELS)
-        backend, info = open_backend(gguf, settings, progress)
-        try:
-            tokenizer, template = words.result()
-            answers, template = choose_answers(template, tokenizer)
-            sampling_kernels.result()
-        except BaseException:
-            backend.close()
-            raise
-    progress(LoadProgress("ready", 1.0))
-    limits = backend.limits
-    return Model(
-        path=settings.model_path,
-        label=f"GGUF, {gguf.architecture}",
-        architecture=gguf.architecture,
-        created=int(settings.model_path.stat().st_mtime),
-        n_ctx=limits.n_ctx,
-        n_slots=limits.n_slots,
-        tokenizer=tokenizer,
-        template=template,
-        backend=backend,
-        dialect_name=answers.dialect.name,
-        sampling=read_sampling(gguf.metadata),
-        settings=settings,
-        info=replace(info, dialect=answers.dialect.name),
-        supports_thinking=template is not None and _knows_thinking(template, answers),
-        answers=answers,
-    )
+    with open_gguf(settings.model_path) as gguf:  # closed when loaded: its pages are given back
+        with ThreadPoolExecutor(2, thread_name_prefix="phobos-load") as pool:
+            words = pool.submit(_load_words, gguf, settings)
+            sampling_kernels = pool.submit(load_kernels, SAMPLING_KERNELS)
+            backend, info = open_backend(gguf, settings, progress)
+            try:
+                tokenizer, template = words.result()
+                answers, template = choose_answers(template, tokenizer)
+                sampling_kernels.result()
+            except BaseException:
+                backend.close()
+                raise
+        progress(LoadProgress("ready", 1.0))
+        limits = backend.limits
+        return Model(
+            path=settings.model_path,
+            label=f"GGUF, {gguf.architecture}",
+            architecture=gguf.architecture,
+            created=int(settings.model_path.stat().st_mtime),
+            n_ctx=limits.n_ctx,
+            n_slots=limits.n_slots,
+            tokenizer=tokenizer,
+            template=template,
+            backend=backend,
+            dialect_name=answers.dialect.name,
+            sampling=read_sampling(gguf.metadata),
+            settings=settings,
+            info=replace(info, dialect=answers.dialect.name),
+            supports_thinking=template is not None and _knows_thinking(template, answers),
+            answers=answers,
+        )
 
 
 def _knows_thinking(template: ChatTemplate, answers: Answers) -> bool:

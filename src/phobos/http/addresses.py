@@ -63,8 +63,10 @@ def parse_address(text: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         raise UsageError(f"--listen {text} is ambiguous: write an IPv6 address in brackets, such as [::1]:8080")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UsageError(f"--listen {text} has no port: write host:port, such as 127.0.0.1:8080")
+    if not colon or not (port.isascii() and port.isdigit()):
+        raise UsageError(f"--listen {text or '(empty)'} has no port: write host:port, such as 127.0.0.1:8080")
+    if int(port) > 65535:
+        raise UsageError(f"--listen {text} names no port: they go from 0 to 65535, and 0 lets the system choose")
     return Address(host=host, port=int(port))
 
 
