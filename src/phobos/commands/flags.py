@@ -23,7 +23,8 @@ FURTHER_VARIABLES = (
     "PHOBOS_MODELS", "PHOBOS_DEBUG", "PHOBOS_KERNEL_CACHE_DIR", "PHOBOS_CPU_PATH", "PHOBOS_VRAM", "PHOBOS_PASS_REPORT",
     "PHOBOS_TEST_MODELS", "PHOBOS_REFEREE_PYTHON", "PHOBOS_SHARED",
 )  # fmt: skip
-CERTAINLY_MEANT = 0.85  # how alike a misspelt variable and a known one are
+PREFIX = "PHOBOS_"
+CERTAINLY_MEANT = 0.85  # how alike a misspelt variable and a known one are behind the prefix
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 
@@ -73,7 +74,7 @@ Decorator = Callable[[Any], Any]
 def flag(*names: str, group: str, env: str | None = None, **kwargs: Any) -> Decorator:
     """A decorator that adds one flag; `env` replaces the environment variable made from the first long name."""
     long_name = next(n for n in names if n.startswith("--")).split("/")[0]
-    variable = env or "PHOBOS_" + long_name[2:].replace("-", "_").upper()
+    variable = env or PREFIX + long_name[2:].replace("-", "_").upper()
     return click.option(*names, cls=Flag, group=group, envvar=variable, **kwargs)
 
 
@@ -117,14 +118,17 @@ def read_config(ctx: click.Context, param: click.Parameter, value: Path | None) 
 
 def check_environment(ctx: click.Context) -> None:
     """Refuse a variable that is no setting but nearly one: a misspelt flag is refused too. Others may be anybody's."""
-    given = [name for name in os.environ if name.startswith("PHOBOS_") and name not in FURTHER_VARIABLES]
+    given = [name for name in os.environ if name.startswith(PREFIX) and name not in FURTHER_VARIABLES]
     if not given:
         return
-    known = {str(option.envvar) for option in known_flags(ctx)}
+    known = {*FURTHER_VARIABLES, *(str(option.envvar) for option in known_flags(ctx))}
     for name in given:
-        close = difflib.get_close_matches(name, [*known, *FURTHER_VARIABLES], n=1, cutoff=CERTAINLY_MEANT)
+        rests = [variable.removeprefix(PREFIX) for variable in known]
+        close = difflib.get_close_matches(name.removeprefix(PREFIX), rests, n=1, cutoff=CERTAINLY_MEANT)
         if name not in known and close:
-            raise click.UsageError(f"the environment sets {name}, which is no setting: did you mean {close[0]}?")
+            raise click.UsageError(
+                f"the environment sets {name}, which is no setting: did you mean {PREFIX}{close[0]}?"
+            )
 
 
 def _config_value(option: Flag, entry: Any, *, negate: bool) -> Any:
