@@ -12,6 +12,7 @@ from phobos.chat.events import Failed, Finished, ReasoningDelta, TextDelta, Tool
 from phobos.chat.messages import GenerationRequest, Message, OutputFormat, SamplingParams, ToolChoice, ToolSpec
 from phobos.chat.template import ChatTemplate
 from phobos.counters import Counters
+from phobos.engine import lookahead
 from phobos.engine.answers import Answers, choose_answers
 from phobos.engine.engine import Engine
 from phobos.errors import RequestError
@@ -45,12 +46,14 @@ class Words(ScriptedTokenizer):
 class Desk:
     """A running engine with a chat template."""
 
-    def __init__(self, script: Callable[[tuple[int, ...]], int | None] | None, source: str = SOURCE) -> None:
+    def __init__(
+        self, script: Callable[[tuple[int, ...]], int | None] | None, source: str = SOURCE, **settings: Any
+    ) -> None:
         self.tokenizer = Words(PIECES)
         self.backend = ScriptedBackend(self.tokenizer.n_vocab, n_ctx=2048, max_rows=512, script=script)
         answers, template = choose_answers(ChatTemplate(source), self.tokenizer)  # type: ignore[arg-type]
         assert isinstance(answers, Answers)
-        fields: dict[str, Any] = {"answers": answers, "template": template}
+        fields: dict[str, Any] = {"answers": answers, "template": template, **settings}
         self.model = make_model(self.tokenizer, self.backend, **fields)
         self.engine = Engine(self.model, Counters())
         self.engine.start()
@@ -69,8 +72,8 @@ class Desk:
 def desk() -> Iterator[Callable[..., Desk]]:
     made: list[Desk] = []
 
-    def make(*arguments: Any) -> Desk:
-        made.append(Desk(*arguments))
+    def make(*arguments: Any, **settings: Any) -> Desk:
+        made.append(Desk(*arguments, **settings))
         return made[-1]
 
     yield make
@@ -225,3 +228,29 @@ def test_a_regex_ends_the_answer(desk: Callable[..., Desk]) -> None:
     engine = desk(say("a" * 60))
     events = engine.ask(output=OutputFormat("regex", pattern="a{3}"), max_tokens=10)
     assert text_of(events) == "aaa" and not any(isinstance(event, Failed) for event in events)
+
+
+def test_guesses_change_no_bound_answer(desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_all(guesses: list[list[float]], allowances: object, n_running: int, n_most: int, *_: object) -> list[int]:
+        return [min(len(guess), n_most) for guess in guesses]
+
+    monkeypatch.setattr(lookahead, "plan_lengths", run_all)
+    plain, guessing = desk(closing, lookup=False), desk(closing)
+    schema = {"type": "object", "properties": {"name": {"enum": ["long-winded-a", "long-winded-b"]}}}
+    schema["required"] = ["name"]
+    for seed in range(4):
+        for fields in (
+            {"tools": (WEATHER, PING), "tool_choice": ToolChoice("required")},
+            {"tools": (WEATHER, PING), "tool_choice": ToolChoice("required"), "thinking": True, "thinking_budget": 9},
+            {"output": OutputFormat("json_schema", schema), "top_logprobs": 2},
+        ):
+            one, other = (engine.ask(seed=seed, **fields) for engine in (plain, guessing))
+            assert calls_of(one) == calls_of(other)
+            for kind in (TextDelta, ReasoningDelta):
+                assert text_of(one, kind) == text_of(other, kind)
+            entries = [[e.logprobs for e in events if isinstance(e, TextDelta)] for events in (one, other)]
+            assert entries[0] == entries[1]
+            assert (one[-1].reason, one[-1].usage.n_generated) == (other[-1].reason, other[-1].usage.n_generated)
+    counters = guessing.engine.counters
+    assert counters.draft_tokens_accepted > 100, "names and marks that the grammar leaves no choice of"
+    assert counters.draft_tokens_accepted > 0.9 * counters.draft_tokens - 200

@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
+from phobos.counters import Counters
 from phobos.tui.bigtext import big
 from phobos.tui.format import bytes_text, count_text, rate_text, seconds_text, share_text, uptime_text
+from phobos.tui.panels.caches import CachesPanel
 from phobos.tui.planet import Sky
 from phobos.tui.plot import area, meter, nice_ceiling, stacked
+from phobos.tui.rates import RateMeter
 from phobos.tui.theme import DARK, LIGHT, NIGHT, NOON, PLAIN, SIXTEEN, THEMES, choose_theme, palette_of
 
 
@@ -143,3 +146,11 @@ def test_the_moon_passes_from_behind_mars_to_its_front(size: tuple[int, int]) ->
     assert last.x < sky.mars.x < first.x
     assert last.radius > first.radius
     assert sky.frame(0.5, DARK) == Sky(*size).frame(0.5, DARK)
+
+
+def test_guessed_tokens_show_once_there_are_any() -> None:
+    counters = Counters()
+    draw = lambda: [line.plain for line in CachesPanel().draw(RateMeter().observe(counters.snapshot()), 40, 10, DARK)]  # noqa: E731
+    assert not any("guessed" in line for line in draw())
+    counters.draft_tokens, counters.draft_tokens_accepted = 1500, 1230
+    assert draw()[-1].split() == ["guessed", "82%", "of", "1,500", "right"]

@@ -50,6 +50,8 @@ ENGINE_FLAGS = [
     flag("--cache-type-v", "-ctv", group=MODEL, type=CACHE_TYPES, default="f16", help="Format of cached values."),
     flag("--prefix-cache/--no-prefix-cache", group=MODEL, default=True,
          help="Reuse what a prompt shares with an earlier one, or start every request afresh."),
+    flag("--lookup/--no-lookup", group=MODEL, default=True,
+         help="Guess what follows from the text so far, and check it in one pass; answers stay the same."),
     flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="FILE", help="A Jinja chat template to use."),
     flag("--backend", group=MODEL, type=click.Choice(["cpu", "reference"]), default="cpu",
          help="What computes: compiled CPU code, or plain NumPy (slow, for comparison)."),
@@ -174,6 +176,7 @@ def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:
         cache_type_k=values["cache_type_k"],
         cache_type_v=values["cache_type_v"],
         prefix_cache=values["prefix_cache"],
+        lookup=values["lookup"],
         chat_template=_read_template(values["chat_template"]),
         sampling=read_sampling(values) if "temp" in values else SamplingDefaults(),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -106,6 +106,20 @@ class Binding:
         elif self._matcher is not None:
             self._matcher.consume_token(token)
             self._json.push(self._grammars.vocabulary.piece(token))
+
+    def foresee(self) -> Sequence[int]:
+        """See `Constraint`."""
+        if self._forced:
+            return tuple(self._forced)
+        matcher = self._matcher
+        return () if matcher is None or matcher.is_accepting() else matcher.compute_ff_tokens()
+
+    def count_allowed(self, guess: Sequence[int]) -> int:
+        """See `Constraint`."""
+        if self._forced:
+            return next((i for i, (a, b) in enumerate(zip(self._forced, guess, strict=False)) if a != b), len(guess))
+        matcher = self._matcher
+        return len(guess) if matcher is None else matcher.validate_tokens(list(guess))
 
     def _next_task(self) -> Callable[[], IntArray | None] | None:
         """What has to be computed; else `_fixed` is the mask."""

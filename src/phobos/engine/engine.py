@@ -21,6 +21,7 @@ from phobos.chat.events import Event, Failed, Sink
 from phobos.chat.messages import GenerationRequest, ScoreRequest
 from phobos.counters import Counters
 from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting, plan_reuse
+from phobos.engine.lookahead import Lookahead
 from phobos.engine.model import Model
 from phobos.engine.prompts import mark_of, view_prompts
 from phobos.engine.reading import Reader, next_rows
@@ -56,6 +57,8 @@ class Engine:
         self._can_cut = limits.can_cut
         self._slots = Slots(model.n_slots, model.n_ctx, can_cut=limits.can_cut)
         self._pace = Pace(max(1, min(model.settings.chunk_rows, limits.max_rows - model.n_slots)))
+        looks_ahead = model.settings.lookup and limits.can_cut
+        self._lookahead = Lookahead(self._pace.costs, limits, looks_up=looks_ahead)
         self._changed = threading.Condition()
         self._inbox: list[Ticket] = []  # guarded by _changed
         self._deadline_s: float | None = None  # guarded by _changed; set once closing
@@ -197,31 +200,36 @@ class Engine:
         if not self._running:
             return
         budget = min(self._pace.budget(len(decoding)), self._max_rows - len(decoding)) if prompts else 0
-        views = view_prompts([ticket.sequence for ticket in prompts], self._n_prompt_outputs, self._can_cut)
-        chunks = [(prompts[chunk.key], chunk.n_rows) for chunk in plan_chunks(views, budget)]
-        passed = [(ticket, 1) for ticket in decoding] + chunks
-        runs = [next_rows(ticket.sequence, n) for ticket, n in passed]
+        guesses = self._lookahead.plan([t.sequence for t in decoding], budget if prompts else None)
+        n_guessed = sum(len(guess) for guess in guesses)
+        n_outputs = max(1, self._n_prompt_outputs - n_guessed)
+        views = view_prompts([ticket.sequence for ticket in prompts], n_outputs, self._can_cut)
+        chunks = [(prompts[chunk.key], chunk.n_rows) for chunk in plan_chunks(views, budget - n_guessed)]
+        passed = [*decoding, *(ticket for ticket, _ in chunks)]
+        runs = [next_rows(t.sequence, 1, guess) for t, guess in zip(decoding, guesses, strict=True)]
+        runs += [next_rows(ticket.sequence, n) for ticket, n in chunks]
         if self._deadline_s is None:
             self.counters.state = "PREFILL" if chunks else "DECODE"
-        for (ticket, _), rows in zip(passed, runs, strict=True):
+        for ticket, rows in zip(passed, runs, strict=True):
             if rows.n_outputs and ticket.sequence.constraint is not None:
                 ticket.sequence.constraint.prepare()
         started_s = time.perf_counter()
         logits = self.model.backend.run(build_batch(runs))[:, : self._n_vocab]
-        self._account(len(decoding), sum(n for _, n in chunks), time.perf_counter() - started_s)
+        self._account(len(decoding), sum(n for _, n in chunks), n_guessed, time.perf_counter() - started_s)
         self._turn += 1
         first = 0
-        for (ticket, _), rows in zip(passed, runs, strict=True):
-            self._slots.extend(rows.slot, rows.tokens)
+        for ticket, rows in zip(passed, runs, strict=True):
+            self._slots.extend(rows.slot, rows.tokens[: rows.n_certain])
             if rows.first_position + len(rows.tokens) == mark_of(ticket.sequence, self._can_cut):
                 self._slots.keep(rows.slot, self.model.backend.save_state(rows.slot))
             self._advance(ticket, rows, logits[first : first + rows.n_outputs])
             first += rows.n_outputs
+        self._lookahead.settle()
         self._publish()
 
-    def _account(self, n_decoding: int, n_prompt_rows: int, seconds: float) -> None:
-        """Count a pass and what its two kinds of rows took."""
-        prompt_s = self._pace.observe(n_decoding, n_prompt_rows, seconds)
+    def _account(self, n_decoding: int, n_prompt_rows: int, n_guessed: int, seconds: float) -> None:
+        """Count a pass and what its kinds of rows took."""
+        prompt_s = self._pace.observe(n_decoding, n_prompt_rows, seconds, n_guessed)
         counters = self.counters
         counters.passes += 1
         counters.bytes_read = self.model.backend.bytes_read
@@ -230,15 +238,16 @@ class Engine:
         counters.prompt_tokens_computed += n_prompt_rows
 
     def _advance(self, ticket: Ticket, rows: Rows, logits: FloatArray) -> None:
-        """The rows of one sequence have run, with `logits` [n_outputs, n_vocab]: choose its next token."""
+        """The rows of one sequence have run, with `logits` [n_outputs, n_vocab]: choose its next tokens."""
         sequence = ticket.sequence
         was_prefill = sequence.is_prefill
-        sequence.n_rows += len(rows.tokens)
+        sequence.n_rows += rows.n_certain
         sequence.last_turn = self._turn
         if ticket.is_closed:
             return
         try:
-            events = self._reader.read(sequence, logits, was_prefill)
+            events = self._reader.read(sequence, rows, logits, was_prefill)
+            self._slots.extend(rows.slot, rows.tokens[rows.n_certain : sequence.n_rows - rows.first_position])
         except PhobosError as error:
             self._end(ticket, [Failed(error)])
         except Exception:

@@ -7,6 +7,7 @@ kernels that read rows, so it belongs to the engine thread.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence as Listing
 
 from phobos.chat.events import Event
 from phobos.counters import Counters
@@ -21,14 +22,16 @@ from phobos.kernels.cpu.rows import RowKernels
 NO_TOKEN = "the model gave no token that may follow; try again without a constraint, or check the model file"
 
 
-def next_rows(sequence: Sequence | Scoring, n_rows: int) -> Rows:
-    """The next rows of a sequence; logits are wanted where a token is to be chosen or told about."""
+def next_rows(sequence: Sequence | Scoring, n_rows: int, guess: Listing[int] = ()) -> Rows:
+    """The next rows of a sequence, and those of a guess at what follows them; logits are wanted where a token is to be
+    chosen or told about."""
     if sequence.admission is None:
         raise AssertionError("a running sequence has a slot")
     first, last = sequence.n_rows, sequence.n_rows + n_rows
     told = sequence.first_told
     n_outputs = int(last >= sequence.n_prompt) if told is None else max(0, last - max(first, told))
-    return Rows(sequence.admission.slot, first, sequence.tokens[first:last], n_outputs)
+    tokens = [*sequence.tokens[first:last], *guess]
+    return Rows(sequence.admission.slot, first, tokens, n_outputs + len(guess), len(guess))
 
 
 class Reader:
@@ -38,8 +41,11 @@ class Reader:
         self._kernels = kernels
         self._counters = counters
 
-    def read(self, sequence: Sequence | Scoring, logits: FloatArray, was_prefill: bool) -> list[Event]:
-        """What the client is to receive because rows of the sequence have run, with `logits` [n_outputs, n_vocab]."""
+    def read(self, sequence: Sequence | Scoring, rows: Rows, logits: FloatArray, was_prefill: bool) -> list[Event]:
+        """What the client is to receive because `rows` of the sequence have run, with `logits` [n_outputs, n_vocab].
+
+        Rows of guessed tokens that turn out right count among the sequence's own.
+        """
         if isinstance(sequence, Scoring):
             return sequence.read(logits, self._kernels, time.monotonic())
         if was_prefill and sequence.wants_prompt_logprobs:
@@ -50,7 +56,24 @@ class Reader:
         events = sequence.end_prompt(now_s) if was_prefill else []
         if sequence.finished is not None:
             return events
-        return events + self._choose(sequence, logits[-1], now_s)
+        if not rows.n_drafted:
+            return events + self._choose(sequence, logits[-1], now_s)
+        return self._follow(sequence, rows, logits, now_s)
+
+    def _follow(self, sequence: Sequence, rows: Rows, logits: FloatArray, now_s: float) -> list[Event]:
+        """Choose in order, as ever, for as long as what was chosen is what was guessed: the row after it is then that
+        of the sequence."""
+        events: list[Event] = []
+        n_before = sequence.n_draft_accepted
+        sequence.expect(rows.tokens[rows.n_certain :])
+        for i, row in enumerate(logits):
+            events += self._choose(sequence, row, now_s)
+            if sequence.finished is not None or sequence.n_draft_accepted - n_before <= i:
+                break
+            sequence.n_rows += 1
+        self._counters.draft_tokens += rows.n_drafted
+        self._counters.draft_tokens_accepted += sequence.n_draft_accepted - n_before
+        return events
 
     def _choose(self, sequence: Sequence, row: FloatArray, now_s: float) -> list[Event]:
         """The sequence's next token, chosen from `row` [n_vocab]."""

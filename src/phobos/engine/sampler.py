@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,6 +46,12 @@ class Constraint(Protocol):
 
     def accept(self, token: int) -> None:
         """The token was chosen."""
+
+    def foresee(self) -> Sequence[int]:
+        """Tokens that nothing but can follow, as far as that is known; asked between `accept` and `prepare`."""
+
+    def count_allowed(self, guess: Sequence[int]) -> int:
+        """How many tokens of a guess, from its first on, may follow; asked when `foresee` is."""
 
 
 @dataclass(frozen=True)

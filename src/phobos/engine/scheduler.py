@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phobos.engine.costs import PassCosts
 from phobos.kernels.backend import Batch
 
 MIN_CHUNK = 16  # fewer prompt rows than this are not worth a pass beside running sequences
@@ -58,7 +59,7 @@ class Pace:
 
     def __init__(self, max_chunk: int) -> None:
         self._max_chunk = max_chunk
-        self._turn_s: dict[int, float] = {}  # by running sequences: a turn of their rows alone
+        self.costs = PassCosts()
         self._beside_s: float | None = None  # a prompt row beside running sequences
         self._alone_s: float | None = None  # a prompt row in a turn of its own
         self._credit_s = 0.0
@@ -68,7 +69,7 @@ class Pace:
         """Prompt rows for a turn with `n_running` running sequences; 0 lets these run alone."""
         if n_running == 0:
             return self._max_chunk
-        turn_s = self.estimate_turn(n_running)
+        turn_s = self.costs.estimate(n_running)
         if turn_s is None or self._n_mixed >= MEASURE_EVERY:
             return 0  # measure
         row_s = self._beside_s or self._alone_s
@@ -78,31 +79,30 @@ class Pace:
         smallest = min(MIN_CHUNK, self._max_chunk)
         return min(n_rows, self._max_chunk) if n_rows >= smallest else 0
 
-    def estimate_turn(self, n_running: int) -> float | None:
-        """Seconds of a turn without prompt rows; from the nearest smaller count where this one was not seen."""
-        known = [n for n in self._turn_s if n <= n_running] or list(self._turn_s)
-        return self._turn_s[min(known, key=lambda n: abs(n - n_running))] if known else None
+    def observe(self, n_running: int, n_prompt_rows: int, seconds: float, n_drafted: int = 0) -> float:
+        """A turn took `seconds`, `n_drafted` of its rows being guesses; returns the part of it that prompts took.
 
-    def observe(self, n_running: int, n_prompt_rows: int, seconds: float) -> float:
-        """A turn took `seconds`; returns the part of it that prompt rows took."""
+        Beside prompts, what guesses take comes out of what prompts may have.
+        """
         if n_running == 0:
             self._alone_s = _blend(self._alone_s, seconds / max(n_prompt_rows, 1))
             self._credit_s = 0.0
             return seconds
         if n_prompt_rows == 0:
-            self._turn_s[n_running] = _blend(self._turn_s.get(n_running), seconds)
-            self._earn(seconds)
+            self.costs.note(n_running + n_drafted, seconds)
+            self._earn(min(seconds, self.costs.estimate(n_running) or seconds))
             self._n_mixed = 0
             return 0.0
-        turn_s = self.estimate_turn(n_running)
+        turn_s = self.costs.estimate(n_running)
         if turn_s is None:
-            turn_s = seconds * n_running / (n_running + n_prompt_rows)
+            turn_s = seconds * n_running / (n_running + n_drafted + n_prompt_rows)
         self._n_mixed += 1
         extra_s = max(seconds - turn_s, 0.0)
-        self._beside_s = _blend(self._beside_s, extra_s / n_prompt_rows)
+        row_s = extra_s / (n_prompt_rows + n_drafted)
+        self._beside_s = _blend(self._beside_s, row_s)
         self._earn(turn_s)
         self._credit_s = max(self._credit_s - extra_s, -DEBT_TURNS * turn_s)
-        return extra_s
+        return row_s * n_prompt_rows
 
     def _earn(self, seconds: float) -> None:
         """Time for running sequences earns time for prompts; it is not hoarded beyond the smallest chunk."""
@@ -116,12 +116,19 @@ def _blend(old: float | None, new: float) -> float:
 
 @dataclass(frozen=True)
 class Rows:
-    """Neighbouring rows of one slot; `n_outputs` of them, the last ones, give logits."""
+    """Neighbouring rows of one slot; `n_outputs` of them, the last ones, give logits. The last `n_drafted` are of
+    tokens that were guessed."""
 
     slot: int
     first_position: int
     tokens: Listing[int]
     n_outputs: int
+    n_drafted: int = 0
+
+    @property
+    def n_certain(self) -> int:
+        """How many rows are of tokens that stand already."""
+        return len(self.tokens) - self.n_drafted
 
 
 def build_batch(runs: Iterable[Rows]) -> Batch:

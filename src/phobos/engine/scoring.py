@@ -25,6 +25,7 @@ class Scoring:
 
     choice = 0
     constraint = None
+    n_draft = n_draft_accepted = 0
 
     def __init__(self, request: ScoreRequest, *, submitted_s: float = 0.0, queue_wait_s: float = 0.0) -> None:
         self.request = request

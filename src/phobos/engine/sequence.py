@@ -121,6 +121,8 @@ class Sequence:
             constraint.allow(self.limit)
         self.last_turn = -1
         self.finished: Finished | None = None
+        self.n_draft = self.n_draft_accepted = 0
+        self._expected: deque[int] = deque()  # tokens that were guessed to come next
         self._vocabulary = vocabulary
         self._scanner = scanner
         fresh = bool(self.tokens) and self.tokens[-1] in vocabulary.control_ids
@@ -192,10 +194,19 @@ class Sequence:
             events += self._finish("length", now_s)
         return events
 
+    def expect(self, guess: Iterable[int]) -> None:
+        """These tokens are guessed to come next; `n_draft_accepted` counts them for as long as they do."""
+        self._expected = deque(guess)
+        self.n_draft += len(self._expected)
+
     def push(self, token: int, logprobs: Logprobs | None = None, now_s: float = 0.0) -> list[Event]:
         """The next token was chosen; what the client is to receive because of it."""
         if self._first_token_s is None:
             self._first_token_s = now_s
+        if self._expected and token == self._expected.popleft():
+            self.n_draft_accepted += 1
+        else:
+            self._expected.clear()
         self.tokens.append(token)
         self.sampler.accept(token)
         if self.constraint is not None:
@@ -299,7 +310,8 @@ class Sequence:
     def _timings(self, now_s: float) -> Timings:
         started = self.admission.at_s if self.admission else now_s
         first = self._first_token_s if self._first_token_s is not None else now_s
-        return Timings(first - started, now_s - first, self.n_prompt - self._usage().n_cached)
+        n_computed = self.n_prompt - self._usage().n_cached
+        return Timings(first - started, now_s - first, n_computed, self.n_draft, self.n_draft_accepted)
 
     def _entry(self, token: int, logprobs: Logprobs) -> TokenLogprob:
         """An entry whose text is not known yet; those of other tokens show their whole piece."""
@@ -333,6 +345,8 @@ class Sequence:
             first_token_s=self._first_token_s,
             finished_s=self._finished_s,
             finish_reason=finished.reason if finished else None,
+            n_draft=self.n_draft,
+            n_draft_accepted=self.n_draft_accepted,
         )
 
 

@@ -136,6 +136,11 @@ class _Collector:
         }
         for name, (text, value) in counters.items():
             yield CounterMetricFamily("phobos_" + name, text, value=value)
+        if now.draft_tokens:
+            share = now.draft_tokens_accepted / now.draft_tokens
+            yield GaugeMetricFamily(
+                "phobos_draft_acceptance_ratio", "Share of drafted tokens that were right", value=share
+            )
         yield GaugeMetricFamily("phobos_uptime_seconds", "Since the start", value=time.monotonic() - now.started_s)
         yield GaugeMetricFamily("phobos_model_loaded", "1 once the model is ready", value=int(now.model is not None))
         if now.model is not None:

@@ -14,13 +14,13 @@ from phobos.tui.theme import Palette
 
 
 class CachesPanel(Panel):
-    """Prefix reuse first, then a line a slot, then kernels and experts."""
+    """Prefix reuse first, then a line a slot, then guessed tokens, kernels and experts."""
 
     TITLE = "CACHES"
 
     def draw(self, moment: Moment, width: int, height: int, palette: Palette) -> Lines:
         snapshot = moment.snapshot
-        below = [*_kernels(snapshot, width, palette), *_experts(snapshot, width, palette)]
+        below = [line for part in (_drafts, _kernels, _experts) for line in part(snapshot, width, palette)]
         lines = _prefix(moment, width, palette, tall=height >= 8)
         slots = _slots(snapshot, width, palette)
         room = max(0, height - len(lines) - len(below))
@@ -56,6 +56,11 @@ def _slots(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
         bar = meter(share, room, palette.ramp(palette.cache, METER_STEPS), palette.faint)
         lines.append(Content.assemble(mark, (label, palette.dim), bar, (value, palette.text), (age, palette.dim)))
     return lines
+
+
+def _drafts(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
+    n, n_right = snapshot.draft_tokens, snapshot.draft_tokens_accepted
+    return [pair("guessed", f"{share_text(n_right / n)} of {whole_text(n)} right", width, palette)] if n else []
 
 
 def _kernels(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
