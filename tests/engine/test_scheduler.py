@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phobos.engine.scheduler import Chunk, Pace, PromptView, Rows, build_batch, plan_chunks
+from phobos.engine.scheduler import FIRST_CHUNK, SMALLEST_ALONE, Chunk, Pace, PromptView, Rows, build_batch, plan_chunks
 
 prompt_views = st.lists(
     st.tuples(st.integers(1, 5000), st.integers(-1, 50), st.none() | st.integers(0, 64)), max_size=6
@@ -81,8 +81,15 @@ def test_the_chunk_grows_to_what_streams_can_spare() -> None:
     assert sum(pace.budget(4) > 0 for _ in range(3)) > 0
 
 
-def test_alone_a_prompt_gets_whole_chunks() -> None:
-    assert Pace(512).budget(0) == 512
+def test_alone_a_prompt_gets_chunks_of_bounded_time() -> None:
+    pace = Pace(512)
+    assert pace.budget(0) == FIRST_CHUNK
+    for row_s, most in ((0.0001, 512), (0.004, 125), (1.0, SMALLEST_ALONE)):
+        for _ in range(40):
+            rows = pace.budget(0)
+            pace.observe(0, rows, rows * row_s)
+        assert pace.budget(0) == pytest.approx(most, rel=0.02)
+    assert Pace(7).budget(0) == 7
 
 
 def test_the_time_of_a_turn_is_split_between_its_kinds_of_rows() -> None:

@@ -3,8 +3,9 @@
 Every turn has a row for each running sequence and, beside them, a bounded chunk of prompt rows. Prompts share the
 chunk in the order in which they were last served, so each gets rows within as many turns as there are prompts.
 
-`Pace` bounds the chunk while sequences run. Time spent on their rows earns as much time for prompt rows, so running
-streams keep at least half their pace, whatever a row of either kind costs on this machine and model.
+`Pace` bounds the chunk, by time where nothing else runs. While sequences run, time spent on their rows earns as much
+time for prompt rows, so running streams keep at least half their pace, whatever a row of either kind costs on this
+machine and model.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from phobos.engine.costs import PassCosts
 from phobos.kernels.backend import Batch
 
 MIN_CHUNK = 16  # fewer prompt rows than this are not worth a pass beside running sequences
+FIRST_CHUNK = 128  # prompt rows of a pass of their own before it is known what they cost
+SMALLEST_ALONE = 32  # prompt rows that such a pass always may have
+LONGEST_PASS_S = 0.5  # about how long it may take: a short prompt that comes meanwhile waits for its end
 SMOOTHING = 0.25  # weight of the newest measurement
 MEASURE_EVERY = 32  # turns with prompt rows, after which running sequences have one to themselves
 DEBT_TURNS = 4.0  # a single slow turn holds prompts back for at most about this many turns
@@ -68,7 +72,8 @@ class Pace:
     def budget(self, n_running: int) -> int:
         """Prompt rows for a turn with `n_running` running sequences; 0 lets these run alone."""
         if n_running == 0:
-            return self._max_chunk
+            n_rows = FIRST_CHUNK if self._alone_s is None else math.floor(LONGEST_PASS_S / self._alone_s)
+            return min(max(n_rows, SMALLEST_ALONE), self._max_chunk)
         turn_s = self.costs.estimate(n_running)
         if turn_s is None or self._n_mixed >= MEASURE_EVERY:
             return 0  # measure
