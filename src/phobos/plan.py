@@ -6,7 +6,8 @@ and the buffers of one pass. A test holds them against what loaded models take.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from phobos import machine
 from phobos.archs import build_program
@@ -86,15 +87,19 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
     token_bytes = SENTENCEPIECE_TOKEN_BYTES if kind in SENTENCEPIECE else TOKEN_BYTES
     process = PROCESS_BYTES + token_bytes * program.n_vocab
     unwritten = float_stride(program.n_vocab) * (limits.max_outputs - 1)  # rows of logits few passes ask for
-    parts = (
+    parts: tuple[Part, ...] = (
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
         Part("cache", cache, "memory", f"{limits.n_slots} x {limits.n_ctx} tokens, {format_bytes(per_token)} each"),
         Part("scratch", scratch, "memory", f"the buffers of one pass of up to {limits.max_rows} rows"),
         Part("program", process, "memory", "Python, its libraries, tokenizer and compiled kernels"),
     )
+    draft_per_token = 0
+    if settings.draft_path is not None:
+        draft, draft_per_token = _plan_draft(settings, settings.draft_path, limits, have)
+        parts = (*parts, draft)
     total = sum(part.n_bytes for part in parts)
     room = None if have.available is None else int(have.available * (1 - SPARE)) - (total - cache)
-    max_ctx = largest_context(room, limits.n_slots * per_token, program.n_ctx_train)
+    max_ctx = largest_context(room, limits.n_slots * (per_token + draft_per_token), program.n_ctx_train)
     fits = room is None or cache <= room
     return Plan(
         path=str(settings.model_path),
@@ -113,6 +118,16 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         max_ctx=max_ctx,
         reason=_reason(fits, total, have.available, max_ctx),
     )
+
+
+def _plan_draft(settings: EngineSettings, path: Path, limits: BackendLimits, have: machine.Memory) -> tuple[Part, int]:
+    """What the draft model takes, and the bytes of a token in its cache."""
+    own = replace(settings, model_path=path, draft_path=None, n_ctx=None, n_slots=limits.n_slots)
+    alone = make_plan(own, have)
+    alone = make_plan(replace(own, n_ctx=min(limits.n_ctx, alone.n_ctx_train)), have)
+    n_bytes = sum(part.n_bytes for part in alone.parts if part.name != "program")
+    why = f"{path.name}: weights, {limits.n_slots} x {alone.n_ctx} tokens of cache, buffers"
+    return Part("draft model", n_bytes, "memory", why), alone.cache_bytes_per_token
 
 
 def _limits(program: Program, settings: EngineSettings, free_bytes: int | None) -> BackendLimits:

@@ -40,6 +40,7 @@ class EngineSettings:
     cache_type_v: str = "f16"
     prefix_cache: bool = True
     lookup: bool = True  # guess ahead from the text so far; changes no token
+    draft_path: Path | None = None  # a small model that guesses ahead; changes no token
     chat_template: str | None = None
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_parts_are_what_the_backend_takes(tmp_path: Path, recipe: str, kinds: tu
             backend.close()
     for name, n_bytes in held.items():
         assert planned[name] == pytest.approx(n_bytes, rel=0.05, abs=200_000), name
+
+
+def test_a_draft_model_is_a_part_of_the_plan(tmp_path: Path) -> None:
+    path = write_tiny_model(RECIPES["llama"], tmp_path / "m.gguf")
+    settings = EngineSettings(path, n_ctx=1024, n_slots=2, n_threads=2)
+    alone, both = make_plan(settings), make_plan(replace(settings, draft_path=path))
+    parts = {part.name: part for part in both.parts}
+    own = sum(part.n_bytes for part in alone.parts if part.name != "program")
+    assert parts["draft model"].n_bytes == own and "m.gguf" in parts["draft model"].why
+    assert both.total_bytes == alone.total_bytes + own
 
 
 @pytest.mark.slow

@@ -129,6 +129,9 @@ def test_planned_lengths_pay_and_keep_the_bounds(
     promised = sum(sum(guess[:m]) for m, guess in zip(lengths, guesses, strict=True))
     assert (n + promised) / turn_s(n + n_rows) >= n / turn_s(n) * (1 - 1e-9)
     assert n == 1 or turn_s(n + n_rows) <= 2 * turn_s(n) * (1 + 1e-9)
+    if n > 1 and n_rows:
+        less = plan_lengths(guesses, allowances[:n], n, n_most, turn_s, 0.7 * turn_s(n))
+        assert turn_s(n + sum(less)) <= 1.3 * turn_s(n) * (1 + 1e-9)
     for m, allowance in zip(lengths, allowances, strict=False):
         assert m == 0 or turn_s(n + m) / turn_s(n) - 1 <= allowance + 1e-9
 
@@ -197,7 +200,7 @@ def test_the_limit_of_the_answer_bounds_its_guesses(make_bench: MakeBench) -> No
 def run_wildly(rng: random.Random) -> Callable[..., list[int]]:
     """Lengths without any sense, so that guesses run that nobody would run."""
 
-    def plan(guesses: list[list[float]], allowances: object, n_running: int, n_most: int, turn_s: object) -> list[int]:
+    def plan(guesses: list[list[float]], allowances: object, n_running: int, n_most: int, *_: object) -> list[int]:
         lengths = []
         for guess in guesses:
             lengths.append(rng.randint(0, min(len(guess), n_most)))

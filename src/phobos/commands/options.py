@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from phobos import library
 from phobos.commands.flags import Size, flag, read_config
 from phobos.errors import UsageError
 from phobos.settings import EngineSettings, SamplingDefaults, ServeSettings
@@ -52,6 +53,8 @@ ENGINE_FLAGS = [
          help="Reuse what a prompt shares with an earlier one, or start every request afresh."),
     flag("--lookup/--no-lookup", group=MODEL, default=True,
          help="Guess what follows from the text so far, and check it in one pass; answers stay the same."),
+    flag("--draft", "--model-draft", "-md", "draft", group=MODEL, metavar="MODEL", without="no draft model",
+         help="A small model of the same family that guesses ahead; answers stay the same."),
     flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="FILE", help="A Jinja chat template to use."),
     flag("--backend", group=MODEL, type=click.Choice(["cpu", "reference"]), default="cpu",
          help="What computes: compiled CPU code, or plain NumPy (slow, for comparison)."),
@@ -177,6 +180,7 @@ def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:
         cache_type_v=values["cache_type_v"],
         prefix_cache=values["prefix_cache"],
         lookup=values["lookup"],
+        draft_path=None if values["draft"] is None else library.resolve_model(values["draft"]),
         chat_template=_read_template(values["chat_template"]),
         sampling=read_sampling(values) if "temp" in values else SamplingDefaults(),
     )

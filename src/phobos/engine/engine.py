@@ -57,8 +57,13 @@ class Engine:
         self._can_cut = limits.can_cut
         self._slots = Slots(model.n_slots, model.n_ctx, can_cut=limits.can_cut)
         self._pace = Pace(max(1, min(model.settings.chunk_rows, limits.max_rows - model.n_slots)))
-        looks_ahead = model.settings.lookup and limits.can_cut
-        self._lookahead = Lookahead(self._pace.costs, limits, looks_up=looks_ahead)
+        self._lookahead = Lookahead(
+            self._pace.costs,
+            limits,
+            self._kernels,
+            looks_up=model.settings.lookup and limits.can_cut,
+            draft=model.draft,
+        )
         self._changed = threading.Condition()
         self._inbox: list[Ticket] = []  # guarded by _changed
         self._deadline_s: float | None = None  # guarded by _changed; set once closing
@@ -146,7 +151,7 @@ class Engine:
             self._deadline_s = deadline_s if earlier is None else min(earlier, deadline_s)
             self._changed.notify()
         if self._thread.ident is None:
-            self.model.backend.close()
+            self.model.close()
         elif self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -170,7 +175,7 @@ class Engine:
             self._publish(now=True)
             if self.failure is None:
                 self.counters.state = "STOPPING"
-            self.model.backend.close()
+            self.model.close()
 
     def _await_work(self) -> bool:
         """Sleep until there is something to do, and take in what has come; False once closed."""
@@ -200,7 +205,9 @@ class Engine:
         if not self._running:
             return
         budget = min(self._pace.budget(len(decoding)), self._max_rows - len(decoding)) if prompts else 0
+        planned_s = time.perf_counter()
         guesses = self._lookahead.plan([t.sequence for t in decoding], budget if prompts else None)
+        self.counters.decode_s += time.perf_counter() - planned_s
         n_guessed = sum(len(guess) for guess in guesses)
         n_outputs = max(1, self._n_prompt_outputs - n_guessed)
         views = view_prompts([ticket.sequence for ticket in prompts], n_outputs, self._can_cut)
@@ -340,6 +347,7 @@ class Engine:
                 del self._owners[slot.index]
                 self._slots.forget(slot.index)
                 self.model.backend.release(slot.index)
+                self._lookahead.release(slot.index)
 
     # Ends
 

@@ -1,5 +1,7 @@
 """Guesses ahead for the running sequences, and as much of them as pays.
 
+They come from a grammar that leaves no choice, from where the text has been before, or from a draft model.
+
 Owns what is known of each sequence's guesses. A turn may run guessed rows where the tokens a second they promise, over
 all sequences, are more than without them, as judged by what passes of so many rows took and by how often guesses were
 right. Beside others, guesses at most double a turn; while prompts wait, guessed rows take at most a quarter of theirs.
@@ -15,18 +17,23 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 
 from phobos.engine.costs import PassCosts
+from phobos.engine.draft import CHANCES as DRAFT_CHANCES
+from phobos.engine.draft import Drafter
 from phobos.engine.guesses import Guess, Record
-from phobos.engine.lookup import CHANCES, Lookup
+from phobos.engine.lookup import CHANCES as LOOKUP_CHANCES
+from phobos.engine.lookup import Lookup
 from phobos.engine.scoring import Scoring
 from phobos.engine.sequence import Sequence
-from phobos.kernels.backend import BackendLimits
+from phobos.kernels.backend import Backend, BackendLimits
+from phobos.kernels.cpu.rows import RowKernels
 
 LONGEST_GUESS = 24
-FORCED, FORCED_CHANCE = len(CHANCES), 0.98  # the kind of tokens that a grammar leaves no choice of
+FORCED, FORCED_CHANCE = len(LOOKUP_CHANCES), 0.98  # the kind of tokens that a grammar leaves no choice of
 START = 0.5  # passes a reply's guesses may cost before any was right
 EARNED = 0.01  # of each pass
 MOST = 4.0  # passes an allowance can come to
 SLOWEST = 2.0  # times as long a turn may take because of guesses, where several sequences run
+SURE = 0.7  # chance from which a looked up token is taken before the draft model is asked
 PROMPT_SHARE = 4  # guessed rows are at most one in so many of those that prompts may have
 
 
@@ -36,11 +43,12 @@ def plan_lengths(
     n_running: int,
     n_most: int,
     turn_s: Callable[[int], float | None],
+    spent_s: float = 0.0,
 ) -> list[int]:
     """How many tokens of each guess to run, at most `n_most` in all: those that make for the most tokens a second.
 
     `chances` has for each token of a guess how likely it and all before it are right; `turn_s` tells the seconds of a
-    pass by its rows.
+    pass by its rows; `spent_s` are seconds the guesses took already.
     """
     alone_s = turn_s(n_running)
     if not alone_s:
@@ -60,7 +68,7 @@ def plan_lengths(
     for n_rows, (chance, _, _) in enumerate(offers, 1):
         promised -= chance
         slower = slowdown(n_rows)
-        if n_running > 1 and slower > SLOWEST:
+        if n_running > 1 and slower + spent_s / alone_s > SLOWEST:
             break
         if (n_running + promised) / slower > best_rate:
             best, best_rate = n_rows, (n_running + promised) / slower
@@ -75,17 +83,23 @@ class _Followed:
     lookup: Lookup = field(default_factory=Lookup)
     allowance: float = START
     guess: Guess = field(default_factory=Guess)
+    drafts_for_s: float = 0.0  # what the draft model took for the guess
     n_before: tuple[int, int] = (0, 0)  # its counts of guessed tokens before the turn
 
 
 class Lookahead:
     """See the module. Owned by the engine thread."""
 
-    def __init__(self, costs: PassCosts, limits: BackendLimits, *, looks_up: bool) -> None:
+    def __init__(
+        self, costs: PassCosts, limits: BackendLimits, kernels: RowKernels, *, looks_up: bool, draft: Backend | None
+    ) -> None:
         self._costs = costs
         self._limits = limits
         self._looks_up = looks_up
-        self._record = Record((*CHANCES, FORCED_CHANCE))
+        self._record = Record((*LOOKUP_CHANCES, FORCED_CHANCE, *DRAFT_CHANCES))
+        self._drafter: Drafter | None = None
+        if draft is not None:
+            self._drafter = Drafter(draft, kernels, costs, self._record, FORCED + 1)
         self._followed: dict[Sequence | Scoring, _Followed] = {}
 
     def plan(self, sequences: Listing[Sequence | Scoring], n_prompt_rows: int | None) -> list[tuple[int, ...]]:
@@ -99,12 +113,15 @@ class Lookahead:
         self._followed = followed
         for sequence, one in followed.items():
             one.guess = self._guess(sequence, one.lookup, n_most) if isinstance(sequence, Sequence) else Guess()
+            one.drafts_for_s = 0.0
+        spent_s = self._draft(self._drafter, n_most) if self._drafter is not None and n_prompt_rows is None else 0.0
         lengths = plan_lengths(
             [self._record.chances(one.guess) for one in followed.values()],
-            [one.allowance for one in followed.values()],
+            [MOST if one.drafts_for_s else one.allowance for one in followed.values()],
             len(sequences),
             n_most,
             self._costs.estimate,
+            spent_s,
         )
         for (sequence, one), n in zip(followed.items(), lengths, strict=True):
             one.guess = one.guess.cut(n)
@@ -113,7 +130,7 @@ class Lookahead:
 
     def _guess(self, sequence: Sequence, lookup: Lookup, n_most: int) -> Guess:
         """What may follow, as far as it may: within the answer's limit and its grammar."""
-        n_most = min(n_most, LONGEST_GUESS, sequence.limit - sequence.n_generated - 1)
+        n_most = _count_possible(sequence, n_most)
         if not self._looks_up or n_most <= 0:
             return Guess()
         constraint = sequence.constraint
@@ -123,6 +140,31 @@ class Lookahead:
         guess = lookup.guess(sequence.tokens, n_most)
         return guess if constraint is None or not guess.tokens else guess.cut(constraint.count_allowed(guess.tokens))
 
+    def _draft(self, drafter: Drafter, n_most: int) -> float:
+        """Let the draft model guess for those sequences for which nothing better is known; the seconds it took."""
+        base_s = self._costs.estimate(len(self._followed))
+        if not base_s:
+            return 0.0
+        before_s = drafter.spent_s
+        wanted: dict[Sequence, int] = {}
+        for sequence, one in self._followed.items():
+            is_known = one.guess.tokens and self._record.chance(one.guess.kinds[0]) >= SURE
+            if is_known or one.allowance * base_s < drafter.pass_s or not isinstance(sequence, Sequence):
+                continue
+            wanted[sequence] = _count_possible(sequence, n_most)
+        for sequence, guess in drafter.guess(wanted, len(self._followed)).items():
+            one = self._followed[sequence]
+            one.drafts_for_s = drafter.pass_s * len(guess.tokens)
+            constraint = sequence.constraint
+            if guess.tokens:
+                one.guess = guess if constraint is None else guess.cut(constraint.count_allowed(guess.tokens))
+        return drafter.spent_s - before_s
+
+    def release(self, slot: int) -> None:
+        """A slot is to hold nothing any more."""
+        if self._drafter is not None:
+            self._drafter.release(slot)
+
     def settle(self) -> None:
         """The turn of `plan` has run."""
         followed = self._followed
@@ -130,9 +172,15 @@ class Lookahead:
         base_s, turn_s = self._costs.estimate(len(followed)), self._costs.estimate(len(followed) + n_guessed)
         slower = max(turn_s / base_s - 1, 0.0) if base_s and turn_s else 0.0
         for sequence, one in followed.items():
+            one.allowance -= one.drafts_for_s / base_s if base_s else 0.0
             n = sequence.n_draft - one.n_before[0]
             if n:  # else none, or it was called off
                 n_right = sequence.n_draft_accepted - one.n_before[1]
                 self._record.note(one.guess.cut(n_right) if sequence.finished else one.guess, n_right)
                 one.allowance += n_right - slower * n / n_guessed
             one.allowance = min(one.allowance + EARNED, MOST)
+
+
+def _count_possible(sequence: Sequence, n_most: int) -> int:
+    """How many tokens may be guessed: the last one of an answer never runs."""
+    return min(n_most, LONGEST_GUESS, sequence.limit - sequence.n_generated - 1)

@@ -18,6 +18,7 @@ from phobos.chat.messages import GenerationRequest
 from phobos.chat.template import ChatTemplate, encode_prompt, make_template
 from phobos.counters import LoadProgress, ModelInfo
 from phobos.engine.answers import Answers, choose_answers
+from phobos.engine.draft import open_draft
 from phobos.engine.sampler import MAX_TOP_LOGPROBS, Constraint
 from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
@@ -32,7 +33,8 @@ from phobos.settings import EngineSettings, SamplingDefaults
 class Model:
     """A loaded model. `created` is in Unix seconds; `sampling` are the model file's own defaults.
 
-    `answers` makes what reads and binds the answer to one request; None where the model has no such thing.
+    `answers` makes what reads and binds the answer to one request; None where the model has no such thing. `draft` is
+    the model that guesses for this one, if there is one.
     """
 
     path: Path
@@ -50,6 +52,7 @@ class Model:
     info: ModelInfo
     supports_thinking: bool = False
     answers: Answers | None = None
+    draft: Backend | None = None
 
     @property
     def supports_tools(self) -> bool:
@@ -68,6 +71,12 @@ class Model:
     def open_constraint(self, request: GenerationRequest, scanner: Scanner | None) -> Constraint | None:
         """What binds this request's answer, which this scanner reads."""
         return self.answers.binding(request, scanner) if self.answers is not None else None
+
+    def close(self) -> None:
+        """Close the backends; twice is fine."""
+        self.backend.close()
+        if self.draft is not None:
+            self.draft.close()
 
     def warm(self) -> None:
         """Begin in the background with what the first tool call or output format would wait for."""
@@ -205,6 +214,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
                 tokenizer, template = words.result()
                 answers, template = choose_answers(template, tokenizer)
                 sampling_kernels.result()
+                draft = None if settings.draft_path is None else open_draft(settings, gguf, backend.limits, progress)
             except BaseException:
                 backend.close()
                 raise
@@ -226,6 +236,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
             info=replace(info, dialect=answers.dialect.name),
             supports_thinking=template is not None and _knows_thinking(template, answers),
             answers=answers,
+            draft=draft,
         )
 
 

@@ -62,7 +62,7 @@ class RowKernels:
     """Reads rows of `n_vocab` logits. Loading compiles what the kernel cache lacks; `report` hears of each kernel."""
 
     def __init__(self, n_vocab: int, report: Callable[[LoadedKernel], None] = lambda loaded: None) -> None:
-        self._n_vocab = n_vocab
+        self.n_vocab = n_vocab
         self._addresses = load_kernels(KERNELS, report)
         self._work: FloatArray = np.empty(n_vocab, np.float32)
         self._order: npt.NDArray[np.int64] = np.empty(n_vocab, np.int64)
@@ -103,7 +103,7 @@ class RowKernels:
             "sampling:draw",
             self._result_at,
             row,
-            self._n_vocab,
+            self.n_vocab,
             *self._memory,
             self._bins_at,
             float(chain.scale),
@@ -120,12 +120,12 @@ class RowKernels:
         """The address of the row with bias, mask and penalties applied: the row itself where there are none."""
         if not len(chain.bias_ids) and not len(mask) and not len(seen_ids):
             return row
-        if len(mask) and len(mask) * 32 < self._n_vocab:
-            raise ValueError(f"a mask of {len(mask)} words is too short for {self._n_vocab} tokens")
+        if len(mask) and len(mask) * 32 < self.n_vocab:
+            raise ValueError(f"a mask of {len(mask)} words is too short for {self.n_vocab} tokens")
         self._call(
             "sampling:adjust",
             row,
-            self._n_vocab,
+            self.n_vocab,
             self._work_at,
             _address(chain.bias_ids),
             _address(chain.bias_values),
@@ -143,12 +143,12 @@ class RowKernels:
     def log_probabilities(self, logits: FloatArray, token: int, n_top: int) -> tuple[float, IntArray, FloatArray]:
         """The natural log-probability of `token`, and the ids and log-probabilities of the `n_top` best, best first
         (fewer where fewer can be drawn); NaN and none where the row is no distribution."""
-        n_top = min(n_top, self._n_vocab)
+        n_top = min(n_top, self.n_vocab)
         self._call(
             "sampling:read_top",
             self._result_at,
             self._row(logits),
-            self._n_vocab,
+            self.n_vocab,
             *self._memory,
             self._top_ids_at,
             n_top,
@@ -164,7 +164,7 @@ class RowKernels:
     def log_probabilities_of(self, logits: FloatArray, tokens: IntArray) -> FloatArray:
         """The natural log-probabilities of `tokens`; NaN where the row is no distribution."""
         self._call(
-            "sampling:read_top", self._result_at, self._row(logits), self._n_vocab, *self._memory, self._top_ids_at, 0
+            "sampling:read_top", self._result_at, self._row(logits), self.n_vocab, *self._memory, self._top_ids_at, 0
         )
         greatest, total = self._result.view(np.float32)
         if total <= 0:
@@ -173,8 +173,8 @@ class RowKernels:
 
     def _row(self, logits: FloatArray) -> int:
         """The address of a row that is as the kernels take it."""
-        if logits.dtype != np.float32 or logits.shape != (self._n_vocab,) or not logits.flags.c_contiguous:
-            raise ValueError(f"a row is {self._n_vocab} neighbouring float32 values, not {logits.dtype} {logits.shape}")
+        if logits.dtype != np.float32 or logits.shape != (self.n_vocab,) or not logits.flags.c_contiguous:
+            raise ValueError(f"a row is {self.n_vocab} neighbouring float32 values, not {logits.dtype} {logits.shape}")
         return _address(logits)
 
 
