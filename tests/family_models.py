@@ -6,6 +6,7 @@ llama.cpp lie in `golden/families.npz`.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,6 +131,70 @@ _GEMMA4 = (
 )  # fmt: skip
 _GEMMA4_OWN = (*_GEMMA4, "attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
 _PER_LAYER = ("per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight")
+
+_DELTA_SHAPES = {
+    "attn_q.weight": (512, 256), "attn_qkv.weight": (512, 256), "attn_gate.weight": (256, 256),
+    "ssm_conv1d.weight": (512, 4), "ssm_dt.bias": (4,), "ssm_a": (4,), "ssm_beta.weight": (4, 256),
+    "ssm_alpha.weight": (4, 256), "ssm_ba.weight": (8, 256), "ssm_in.weight": (768, 256), "ssm_norm.weight": (64,),
+    "ssm_out.weight": (256, 256), "ffn_gate_inp_shexp.weight": (256,),
+}  # fmt: skip
+_DELTA = {
+    "ssm.conv_kernel": 4, "ssm.inner_size": 256, "ssm.state_size": 64, "ssm.time_step_rank": 4, "ssm.group_count": 2,
+    "full_attention_interval": 2, "rope.dimension_sections": [6, 5, 5, 0],
+}  # fmt: skip
+_DELTA_NORMS = ("attn_norm.weight", "post_attention_norm.weight")
+_DELTA_CORE = ("ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_norm.weight", "ssm_out.weight")
+_DELTA_NET = (*_DELTA_CORE, "attn_qkv.weight", "attn_gate.weight", "ssm_beta.weight", "ssm_alpha.weight")
+_GATED_ATTENTION = (*_DELTA_NORMS, *_QKV, *_OUT, *_HEAD_NORMS)
+_SHARED_TOP_2 = {**_TOP_2, "expert_shared_feed_forward_length": 256}
+_GATED_SHARED = (*_EXPERTS, *_SHARED, "ffn_gate_inp_shexp.weight")
+_CONV = ("shortconv.conv.weight", "shortconv.in_proj.weight", "shortconv.out_proj.weight")
+_CONV_SHAPES = {"shortconv.conv.weight": (256, 3), "shortconv.in_proj.weight": (768, 256)}
+_CONV_TOP = ("token_embd.weight", "token_embd_norm.weight")
+_SCAN = (
+    "ssm_in.weight", "ssm_conv1d.weight", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm.weight",
+    "ssm_out.weight",
+)  # fmt: skip
+
+
+def _scan_shapes(n_groups: int) -> dict[str, tuple[int, ...]]:
+    """Of 512 values in 8 heads, and states of 64."""
+    mixed = 512 + 2 * n_groups * 64
+    return {
+        "ssm_in.weight": (512 + mixed + 8, 256), "ssm_conv1d.weight": (mixed, 4), "ssm_conv1d.bias": (mixed,),
+        "ssm_dt.bias": (8,), "ssm_a": (8, 1), "ssm_d": (8, 1), "ssm_norm.weight": (n_groups, 512 // n_groups),
+        "ssm_out.weight": (256, 512),
+    }  # fmt: skip
+
+
+_SCAN_KEYS = {
+    "ssm.conv_kernel": 4, "ssm.inner_size": 512, "ssm.state_size": 64, "ssm.time_step_rank": 8, "ssm.group_count": 1,
+}  # fmt: skip
+_KDA = (
+    "attn_norm.weight", "ffn_norm.weight", *_QKV, *_OUT, "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
+    "ssm_conv1d_v.weight", "ssm_f_a.weight", "ssm_f_b.weight", "ssm_g_a.weight", "ssm_g_b.weight", "ssm_beta.weight",
+    "ssm_a", "ssm_dt.bias", "ssm_norm.weight",
+)  # fmt: skip
+_KDA_EXPERTS = (*_EXPERTS, *_SHARED, "exp_probs_b.bias")
+_KDA_SHAPES = {
+    **{f"blk.{i}.attn_{part}.weight": (256, 256) for i in (0, 2) for part in "qkv"},
+    **{f"ssm_conv1d_{part}.weight": (256, 1, 4) for part in "qkv"},
+    "ssm_f_a.weight": (64, 256), "ssm_f_b.weight": (256, 64), "ssm_g_a.weight": (64, 256),
+    "ssm_g_b.weight": (256, 64), "ssm_beta.weight": (4, 256), "ssm_a": (4, 1), "ssm_dt.bias": (256,),
+    "ssm_norm.weight": (64,), "attn_q.weight": (4 * 96, 256),
+}  # fmt: skip
+_KDA_KEYS = {
+    "attention.head_count_kv": [0, 1, 0, 1], "attention.kv_lora_rank": 128, "kda.head_dim": 64, "ssm.conv_kernel": 4,
+    "attention.key_length_mla": 96, "attention.value_length_mla": 64, "expert_count": 8, "expert_used_count": 2,
+    "expert_feed_forward_length": 128, "expert_shared_count": 1, "leading_dense_block_count": 1,
+    "expert_weights_scale": 2.4, "expert_gating_func": 2,
+}  # fmt: skip
+_GRANITE_SCALES = {"embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 4.0, "attention.scale": 0.2}
+
+
+def _by_turns(first: tuple[str, ...], second: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
+    return {0: first, 1: second, 2: first, 3: second}
+
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
@@ -263,6 +328,71 @@ FAMILIES: Mapping[str, Family] = {
                 "layer_output_scale.weight": (1,),
             },
         ),
+        Family(
+            "qwen35", "qwen35", (), n_layers=4, n_rot=32, has_output=True,
+            blocks=_by_turns((*_DELTA_NORMS, *_DELTA_NET, *_MLP), (*_GATED_ATTENTION, *_MLP)),
+            keys=_DELTA, shapes=_DELTA_SHAPES,
+        ),
+        Family(
+            "qwen35moe", "qwen35moe", (), n_layers=4, n_rot=32, n_experts=8,
+            blocks=_by_turns((*_DELTA_NORMS, *_DELTA_NET, *_GATED_SHARED), (*_GATED_ATTENTION, *_GATED_SHARED)),
+            keys={**_DELTA, **_SHARED_TOP_2}, shapes=_DELTA_SHAPES,
+        ),
+        Family(
+            "qwen3next", "qwen3next", (), n_layers=4, n_rot=32, n_experts=8, has_output=True,
+            blocks=_by_turns(
+                (*_DELTA_NORMS, *_DELTA_CORE, "attn_qkv.weight", "attn_gate.weight", "ssm_ba.weight", *_GATED_SHARED),
+                (*_GATED_ATTENTION, *_GATED_SHARED),
+            ),
+            keys={**_DELTA, **_SHARED_TOP_2}, shapes=_DELTA_SHAPES,
+        ),
+        Family(
+            "qwen3next-fused", "qwen3next", (), n_layers=4, n_rot=32, n_experts=8, has_output=True,
+            blocks=_by_turns(
+                (*_DELTA_NORMS, *_DELTA_CORE, "ssm_in.weight", "ssm_ba.weight", *_GATED_SHARED),
+                (*_GATED_ATTENTION, *_GATED_SHARED),
+            ),
+            keys={**_DELTA, **_SHARED_TOP_2}, shapes=_DELTA_SHAPES,
+        ),
+        Family(
+            "kimi-linear", "kimi-linear", (), n_layers=4, n_kv_heads=1, k_dim=160, v_dim=128, n_rot=32, n_experts=8,
+            n_ff_shared=128, has_output=True, keys=_KDA_KEYS, shapes={**_MLA_SHAPES, **_KDA_SHAPES},
+            blocks={
+                0: (*_KDA, *_MLP), 1: (*_NORMS, "attn_q.weight", *_MLA[3:], *_OUT, *_KDA_EXPERTS),
+                2: (*_KDA, *_KDA_EXPERTS), 3: (*_NORMS, "attn_q.weight", *_MLA[3:], *_OUT, *_KDA_EXPERTS),
+            },
+        ),
+        Family(
+            "lfm2", "lfm2", (), n_layers=4, top=_CONV_TOP, shapes=_CONV_SHAPES,
+            blocks=_by_turns((*_NORMS, *_CONV, *_MLP), (*_LLAMA, *_HEAD_NORMS)),
+            keys={"attention.head_count_kv": [0, 2, 0, 2], "shortconv.l_cache": 3},
+        ),
+        Family(
+            "lfm2moe", "lfm2moe", (), n_layers=4, n_experts=8, top=_CONV_TOP, shapes=_CONV_SHAPES,
+            blocks={
+                0: (*_NORMS, *_CONV, *_MLP), 1: (*_ATTENTION, *_HEAD_NORMS, *_EXPERTS, "exp_probs_b.bias"),
+                2: (*_NORMS, *_CONV, *_EXPERTS, "exp_probs_b.bias"),
+                3: (*_ATTENTION, *_HEAD_NORMS, *_EXPERTS, "exp_probs_b.bias"),
+            },
+            keys={**_TOP_2, "attention.head_count_kv": [0, 2, 0, 2], "shortconv.l_cache": 3, "expert_gating_func": 2,
+                  "leading_dense_block_count": 1},
+        ),
+        Family(
+            "granitehybrid", "granitehybrid", (), n_layers=4, n_experts=8, n_ff=128, shapes=_scan_shapes(1),
+            blocks=_by_turns((*_NORMS, *_SCAN, *_EXPERTS, *_SHARED), (*_ATTENTION, *_EXPERTS, *_SHARED)),
+            keys={**_SHARED_TOP_2, **_SCAN_KEYS, **_GRANITE_SCALES, "attention.head_count_kv": [0, 2, 0, 2],
+                  "rope.scaling.finetuned": False},
+        ),
+        Family(
+            "granitehybrid-dense", "granitehybrid", (), n_layers=4, shapes=_scan_shapes(2), has_output=True,
+            blocks=_by_turns((*_NORMS, *_SCAN, *_MLP), _LLAMA),
+            keys={**_SCAN_KEYS, **_GRANITE_SCALES, "ssm.group_count": 2, "attention.head_count_kv": [0, 2, 0, 2]},
+        ),
+        Family(
+            "mamba2", "mamba2", ("attn_norm.weight", *_SCAN), n_layers=3, n_ff=0, shapes=_scan_shapes(2),
+            keys={**_SCAN_KEYS, "ssm.group_count": 2, "attention.head_count": 0, "attention.head_count_kv": None,
+                  "attention.key_length": None, "attention.value_length": None, "rope.dimension_count": None},
+        ),
         Family("seed_oss", "seed_oss", (
             "attn_norm.weight", "post_attention_norm.weight", *_QKV, *_QKV_BIAS, *_OUT, *_MLP,
         )),
@@ -321,7 +451,9 @@ def _draw(family: Family, name: str) -> np.ndarray:
         return np.linspace(1, longest, family.n_rot // 2).astype(np.float32)
     shape = family.shapes.get(name) or family.shape_of(short)
     values = draw.standard_normal(shape)
-    if ("norm" in short or "scale" in short) and not short.endswith(".bias"):
+    if short == "ssm_a":
+        values = -np.exp(1.5 * values - 2)  # some heads forget at once, some look far back
+    elif ("norm" in short or "scale" in short) and not short.endswith(".bias"):
         values = 1 + 0.2 * values
     elif "attn_sinks" in short:
         values = 1 + values
@@ -343,6 +475,7 @@ def write_family_model(family: Family, path: Path, kinds: Sequence[GGMLType] = (
             values.ndim > 1
             and "position_embd" not in name
             and "ffn_gate_inp" not in name
+            and not re.search(r"conv1d|conv\.conv|ssm_[ad]$|ssm_norm", name)
             and not name.endswith(".bias")
         ):
             kind = kinds[turn % len(kinds)]

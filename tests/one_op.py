@@ -19,7 +19,7 @@ from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.reference import ReferenceBackend
-from phobos.program.steps import Buffer, CacheLayer, Embed, Op, Program
+from phobos.program.steps import Buffer, CacheLayer, Embed, Op, Program, StateLayer
 
 
 @dataclass
@@ -31,11 +31,12 @@ class OneOp:
     out: Buffer
     weights: Mapping[str, tuple[GGMLType, np.ndarray]] = field(default_factory=dict)
     layers: tuple[CacheLayer, ...] = ()
+    states: tuple[StateLayer, ...] = ()
 
     def program(self, buffers: tuple[Buffer, ...]) -> Program:
         """The program, its inputs embedded first."""
         embeds = tuple(Embed(Buffer(name, table.shape[1]), f"{name}.weight") for name, table in self.inputs.items())
-        return Program((*embeds, *self.ops), buffers, self.layers, self.out, self.out.width, 1 << 20)
+        return Program((*embeds, *self.ops), buffers, self.layers, self.out, self.out.width, 1 << 20, self.states)
 
 
 def buffers_of(ops: tuple[Op, ...]) -> tuple[Buffer, ...]:

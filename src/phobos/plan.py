@@ -13,7 +13,7 @@ from phobos import machine
 from phobos.archs import build_program
 from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF, open_gguf
-from phobos.kernels import cache_row_bytes, plan_limits
+from phobos.kernels import cache_row_bytes, plan_limits, state_bytes
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cpu.layout import float_stride, thread_scratch_bytes
 from phobos.kernels.cpu.lower import Limits, buffer_sizes
@@ -84,12 +84,14 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         scratch = scratch_bytes(gguf, program, limits, settings.n_threads or machine.n_usable_cores())
     per_token = cache_row_bytes(program, CACHED_VALUE_BYTES)
     cache = limits.n_slots * limits.n_ctx * per_token
+    states = limits.n_slots * state_bytes(program)
     token_bytes = SENTENCEPIECE_TOKEN_BYTES if kind in SENTENCEPIECE else TOKEN_BYTES
     process = PROCESS_BYTES + token_bytes * program.n_vocab
     unwritten = float_stride(program.n_vocab) * (limits.max_outputs - 1)  # rows of logits few passes ask for
     parts: tuple[Part, ...] = (
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
         Part("cache", cache, "memory", f"{limits.n_slots} x {limits.n_ctx} tokens, {format_bytes(per_token)} each"),
+        *([Part("states", states, "memory", "of recurrent layers, with what is kept to go on from")] if states else []),
         Part("scratch", scratch, "memory", f"the buffers of one pass of up to {limits.max_rows} rows"),
         Part("program", process, "memory", "Python, its libraries, tokenizer and compiled kernels"),
     )

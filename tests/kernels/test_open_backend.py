@@ -16,9 +16,9 @@ from phobos.archs import build_program
 from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
-from phobos.kernels import open_backend, plan_limits
+from phobos.kernels import open_backend, plan_limits, state_bytes
 from phobos.machine import Memory
-from phobos.program.steps import Program
+from phobos.program.steps import Program, StateLayer
 from phobos.settings import EngineSettings
 from tiny_models import N_CTX, RECIPES, make_metadata, make_tokens, make_weights, write_tiny_model
 
@@ -49,6 +49,18 @@ def test_defaults_follow_the_free_memory(program: Program) -> None:
     assert limits_of(program, 2 * 700 * ROW_BYTES) == (512, 1), "a shorter context, in steps of 256"
     assert limits_of(program, 0) == (256, 1), "loading fails later, where it is known how"
     assert limits_of(replace(program, n_ctx_train=131_072), 1 << 40) == (4096, 4)
+
+
+def test_states_take_memory_whatever_the_context(program: Program) -> None:
+    """Of one slot: its own and three kept ones; and models with nothing but states have a context too."""
+    fixed = 4 * 4 * 100_000
+    hybrid = replace(program, states=(StateLayer(0, 40_000), StateLayer(1, 60_000)))
+    assert state_bytes(hybrid) == fixed
+    assert limits_of(hybrid, 2 * 2 * (N_CTX * ROW_BYTES + fixed)) == (N_CTX, 2)
+    assert limits_of(hybrid, 2 * (N_CTX * ROW_BYTES + fixed) - 2) == (N_CTX - 256, 1)
+    assert limits_of(replace(hybrid, layers=()), 1 << 40) == (N_CTX, 4)
+    with pytest.raises(UsageError, match="use a smaller --ctx-size or --parallel"):
+        limits_of(hybrid, fixed, n_slots=2, n_ctx=1)
 
 
 def test_settings_win(program: Program) -> None:

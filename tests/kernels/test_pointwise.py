@@ -17,6 +17,7 @@ from phobos.program.steps import (
     Buffer,
     CacheLayer,
     Embed,
+    GateActivation,
     Glu,
     MatMul,
     Op,
@@ -91,8 +92,8 @@ def test_fused_quantization_has_the_bits_of_the_plain_one(tmp_path: Path, produc
     assert np.array_equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_glu(tmp_path: Path, activation: Activation) -> None:
+@pytest.mark.parametrize("activation", get_args(GateActivation))
+def test_glu(tmp_path: Path, activation: GateActivation) -> None:
     n = 304
     gate = np.concatenate([np.linspace(-100, 100, 8 * n), np.linspace(-6, 6, 8 * n), np.geomspace(1e-12, 1, 8 * n)])
     inputs = {"x": gate.astype(np.float32).reshape(-1, n), "y": np.ones((24, n), np.float32)}

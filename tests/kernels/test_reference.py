@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from one_op import OneOp, loaded, make_batch, random
-from phobos.kernels.reference import ACTIVATIONS, rotate
-from phobos.program.steps import Activation, Attention, Buffer, CacheLayer, RotateStore
+from phobos.kernels.reference import GATES, rotate
+from phobos.program.steps import Attention, Buffer, CacheLayer, GateActivation, RotateStore
 
 FORMULAS = {
     "silu": lambda x: x / (1 + math.exp(-x)),
@@ -19,15 +19,18 @@ FORMULAS = {
     "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
     "relu": lambda x: max(x, 0.0),
     "relu_squared": lambda x: max(x, 0.0) ** 2,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "identity": lambda x: x,
 }
+ENDS = {"relu_squared": [0.0, 1e6], "sigmoid": [0.0, 1.0], "identity": [-1e3, 1e3]}
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name: Activation) -> None:
+@pytest.mark.parametrize("name", GATES)
+def test_activations(name: GateActivation) -> None:
     x = np.concatenate([np.linspace(-30, 30, 601), [0.0, 1e-20, -1e-20]]).astype(np.float32)
     want = [FORMULAS[name](float(value)) for value in x]
-    assert np.allclose(ACTIVATIONS[name](x), want, rtol=1e-6, atol=1e-6)
-    assert ACTIVATIONS[name](np.array([-1000, 1000], np.float32)).tolist() == [0.0, 1e6 if "squared" in name else 1e3]
+    assert np.allclose(GATES[name](x), want, rtol=1e-6, atol=1e-6)
+    assert GATES[name](np.array([-1000, 1000], np.float32)).tolist() == ENDS.get(name, [0.0, 1e3])
 
 
 @pytest.mark.parametrize("style", ["normal", "neox"])

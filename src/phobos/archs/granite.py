@@ -1,5 +1,5 @@
-"""Granite, with and without experts, and MiniCPM: the Llama form with scaled embeddings, residuals and logits.
-Source: IBM 2024 (Granite 3); Hu et al. 2024 (MiniCPM)."""
+"""Granite, with and without experts and blocks of Mamba 2, and MiniCPM: the Llama form with scaled embeddings,
+residuals and logits. Source: IBM 2024 and 2025 (Granite 3 and 4); Hu et al. 2024 (MiniCPM)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from phobos.gguf.reader import GGUF
 from phobos.program.blocks import attention, attention_out, gated_mlp, output_weight
 from phobos.program.builder import ProgramBuilder
 from phobos.program.experts import mixture, read_mixture
+from phobos.program.recurrent import mamba2, read_recurrence
 from phobos.program.shape import read_shape
 from phobos.program.steps import Program
 
@@ -41,10 +42,14 @@ def build(gguf: GGUF, defaults: Scales = Scales(1.0, 1.0, 1.0)) -> Program:
     table = p.rope_table("rope", c.rope.frequencies, c.rope.magnitude) if has_rope else None
     has_experts = gguf.get_int(f"{gguf.architecture}.expert_count", 0) > 0
     experts = read_mixture(gguf, n_ff=c.n_ff) if has_experts else None
+    recurrence = read_recurrence(gguf) if gguf.architecture == "granitehybrid" else None
     for i in range(c.n_layers):
         h = p.norm("h", x, f"blk.{i}.attn_norm.weight", c.eps)
-        attended = attention(p, i, h, c.heads, table, style="normal", eps=c.eps)
-        x = attention_out(p, i, attended, "x", c.n_embd, residual=x, scale=scales.residual)
+        if recurrence is not None and p.has(f"blk.{i}.ssm_in.weight"):
+            x = mamba2(p, i, h, recurrence, c.eps, residual=x, scale=scales.residual)
+        else:
+            attended = attention(p, i, h, c.heads, table, style="normal", eps=c.eps)
+            x = attention_out(p, i, attended, "x", c.n_embd, residual=x, scale=scales.residual)
         h = p.norm("h", x, f"blk.{i}.ffn_norm.weight", c.eps)
         if experts is not None:
             x = mixture(p, i, h, experts, out="x", residual=x, scale=scales.residual)

@@ -28,6 +28,7 @@ SMALLEST_CTX = 256  # a default goes no lower; less than this answers nothing
 CACHE_SHARE = 0.5  # of the memory the weights leave free, that defaults give to the cache
 PROMPT_OUTPUTS = 32  # rows of one pass that give logits, beside one for every slot
 VALUE_BYTES = {"cpu": 2, "reference": 4}  # of a cached value
+STATE_COPIES = 4  # of a slot's states: its own, and the checkpoints the engine may keep
 BACKENDS = tuple(VALUE_BYTES)
 SHOWN_NAMES = 8  # tensors a warning names
 
@@ -93,6 +94,11 @@ def cache_row_bytes(program: Program, value_bytes: int) -> int:
     return value_bytes * sum(layer.n_kv_heads * (layer.k_dim + layer.v_dim) for layer in program.layers)
 
 
+def state_bytes(program: Program) -> int:
+    """Bytes of the states of fixed size of one slot, those kept of it included."""
+    return STATE_COPIES * 4 * sum(state.n_values for state in program.states)
+
+
 def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | None) -> BackendLimits:
     """Context and slots: as the settings say, else what fits `CACHE_SHARE` of `free_bytes`, at most `DEFAULT_CTX`
     tokens and `DEFAULT_SLOTS` slots. The context comes first: one long slot before four short ones.
@@ -100,7 +106,8 @@ def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | No
     `UsageError` where the settings ask for more than the model was trained for or than there is memory.
     """
     n_ctx, n_slots = settings.n_ctx, settings.n_slots
-    row_bytes = cache_row_bytes(program, VALUE_BYTES[settings.backend])
+    row_bytes = max(1, cache_row_bytes(program, VALUE_BYTES[settings.backend]))
+    fixed_bytes = state_bytes(program)
     if n_ctx is not None and not 1 <= n_ctx <= program.n_ctx_train:
         raise UsageError(
             f"--ctx-size {n_ctx} is not possible: this model was trained for {program.n_ctx_train} tokens, "
@@ -115,11 +122,13 @@ def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | No
     room = None if free_bytes is None else int(max(0, free_bytes) * CACHE_SHARE)
     if n_ctx is None:
         n_ctx = min(program.n_ctx_train, DEFAULT_CTX)
-        if room is not None and (n_slots or 1) * n_ctx * row_bytes > room:
-            n_ctx = min(n_ctx, max(SMALLEST_CTX, room // ((n_slots or 1) * row_bytes) // 256 * 256))
+        if room is not None and (n_slots or 1) * (n_ctx * row_bytes + fixed_bytes) > room:
+            fitting = (room // (n_slots or 1) - fixed_bytes) // row_bytes
+            n_ctx = min(n_ctx, max(SMALLEST_CTX, fitting // 256 * 256))
+    slot_bytes = n_ctx * row_bytes + fixed_bytes
     if n_slots is None:
-        n_slots = DEFAULT_SLOTS if room is None else max(1, min(DEFAULT_SLOTS, room // (n_ctx * row_bytes)))
-    needed = n_slots * n_ctx * row_bytes
+        n_slots = DEFAULT_SLOTS if room is None else max(1, min(DEFAULT_SLOTS, room // slot_bytes))
+    needed = n_slots * slot_bytes
     if free_bytes is not None and needed > max(free_bytes, 0) and (settings.n_ctx or settings.n_slots):
         raise UsageError(
             f"{n_slots} x {n_ctx} tokens of cache take {format_bytes(needed)} and {format_bytes(max(free_bytes, 0))} "

@@ -8,7 +8,7 @@ from collections import Counter
 from phobos.counters import ModelInfo
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import Backend
-from phobos.program.steps import Program
+from phobos.program.steps import Attention, GatedDelta, Program, SelectiveScan, ShortConv
 
 # `general.file_type`, as the GGUF description numbers the mixtures that files are published in.
 FILE_TYPES = {
@@ -61,21 +61,37 @@ def quantization_label(gguf: GGUF) -> str:
     return n_bytes.most_common(1)[0][0] if n_bytes else "unknown"
 
 
+def layer_kinds(program: Program) -> tuple[str, ...]:
+    """What mixes the positions of each block; a convolution that leads into another recurrence counts as part of it."""
+    kinds: list[str] = []
+    for op in program.ops:
+        match op:
+            case Attention():
+                kinds.append("window" if op.layer.window else "full")
+            case ShortConv():
+                kinds.append("convolution")
+            case GatedDelta() | SelectiveScan():
+                while kinds and kinds[-1] == "convolution":
+                    kinds.pop()
+                kinds.append("delta" if isinstance(op, GatedDelta) else "scan")
+    return tuple(kinds)
+
+
 def describe_model(gguf: GGUF, program: Program, backend: Backend) -> ModelInfo:
     """Facts of a model once it is loaded. The dialect is for the layer that knows chat templates to fill in."""
     name = gguf.metadata.get("general.name")
-    held = backend.memory()
+    held, kinds = backend.memory(), layer_kinds(program)
     return ModelInfo(
         name=name if isinstance(name, str) and name.strip() else gguf.paths[0].stem,
         architecture=gguf.architecture,
         quantization=quantization_label(gguf),
         n_params=sum(math.prod(tensor.shape) for tensor in gguf.tensors.values()),
         n_ctx=backend.limits.n_ctx,
-        n_layers=len(program.layers),
+        n_layers=len(kinds),
         n_vocab=program.n_vocab,
         dialect="plain",
         weights_bytes=held["weights"],
         cache_bytes=held["cache"],
         scratch_bytes=held["scratch"],
-        layer_kinds=tuple("window" if layer.window else "full" for layer in program.layers),
+        layer_kinds=kinds,
     )

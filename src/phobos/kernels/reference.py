@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import assert_never
 
 import numpy as np
@@ -21,9 +22,10 @@ from phobos.counters import CardInfo, LoadProgress
 from phobos.gguf.quants import TABLE
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
+from phobos.kernels.reference_recurrent import run_recurrent, sigmoid
+from phobos.kernels.standing import Standing
 from phobos.program.steps import (
     Activate,
-    Activation,
     Add,
     AddGated,
     AddPosition,
@@ -31,6 +33,8 @@ from phobos.program.steps import (
     Buffer,
     Embed,
     Experts,
+    GateActivation,
+    GatedDelta,
     Glu,
     HeadMatMul,
     HeadNorm,
@@ -42,6 +46,8 @@ from phobos.program.steps import (
     RopeTable,
     RotateStore,
     Route,
+    SelectiveScan,
+    ShortConv,
     SoftCap,
     Splice,
     Temper,
@@ -78,12 +84,14 @@ def relu_squared(x: FloatArray) -> FloatArray:
     return np.square(np.maximum(x, 0))
 
 
-ACTIVATIONS: Mapping[Activation, Callable[[FloatArray], FloatArray]] = {
+GATES: Mapping[GateActivation, Callable[[FloatArray], FloatArray]] = {
     "silu": silu,
     "gelu_tanh": gelu_tanh,
     "gelu": gelu,
     "relu": relu,
     "relu_squared": relu_squared,
+    "sigmoid": sigmoid,
+    "identity": lambda x: x,
 }
 
 
@@ -143,8 +151,8 @@ class ReferenceBackend:
     """A loaded program. Owns the dequantized weights and the float32 cache of all slots."""
 
     def __init__(self, program: Program, gguf: GGUF, limits: BackendLimits, progress: Progress) -> None:
-        self.limits = limits
         self.bytes_read: int | None = None
+        self.limits = replace(limits, can_cut=not program.states)
         self.widened: tuple[str, ...] = ()
         self._program = program
         self._weights: dict[str, FloatArray] = {}
@@ -162,6 +170,8 @@ class ReferenceBackend:
             [np.zeros((limits.n_ctx, x.n_kv_heads, x.v_dim), np.float32) for x in program.layers]
             for _ in range(limits.n_slots)
         ]
+        self._states = [[np.zeros(x.n_values, np.float32) for x in program.states] for _ in range(limits.n_slots)]
+        self._standing = Standing(limits.n_slots)
         self._buffers: dict[str, FloatArray] = {}
         progress(LoadProgress("ready", 1.0))
 
@@ -176,6 +186,11 @@ class ReferenceBackend:
             raise ValueError("a token of the batch is not in the vocabulary")
         if batch.positions.max() >= self.limits.n_ctx or batch.slots.max() >= self.limits.n_slots:
             raise ValueError("a row of the batch lies outside the cache")
+        if not self.limits.can_cut:
+            self._standing.advance(batch)
+            for slot in batch.slots[batch.positions == 0]:
+                for state in self._states[slot]:
+                    state[:] = 0
         self._buffers = {}
         for op in self._program.ops:
             self.run_op(op, batch)
@@ -197,6 +212,7 @@ class ReferenceBackend:
             case HeadNorm():
                 heads = self.get(op.x).reshape(-1, op.n_heads, op.x.width // op.n_heads)
                 weight = np.ones(1, np.float32) if op.weight is None else self._weights[op.weight]
+                weight = weight.reshape(op.n_heads, -1) if op.has_own_weights else weight
                 self._put(op.out, rms_norm(heads, weight, op.eps).reshape(len(heads), -1))
             case Splice() | Add() | AddPosition() | Temper():
                 self._rearrange(op, batch)
@@ -212,10 +228,16 @@ class ReferenceBackend:
                 self._attention(op, batch)
             case Route() | Experts() | AddGated() | HeadMatMul():
                 self._mixture(op)
+            case ShortConv() | GatedDelta() | SelectiveScan():
+                states = [self._states[slot][op.state.index] for slot in batch.slots]
+                for buffer, rows in run_recurrent(op, self.get, self._weights, states):
+                    self._put(buffer, rows)
+                if isinstance(op, ShortConv) and op.activation is not None:
+                    self._put(op.out, GATES[op.activation](self.get(op.out)))
             case Glu():
-                self._put(op.out, ACTIVATIONS[op.activation](self.get(op.gate)) * self.get(op.up))
+                self._put(op.out, GATES[op.activation](self.get(op.gate)) * self.get(op.up))
             case Activate():
-                self._put(op.out, ACTIVATIONS[op.activation](self.get(op.x)))
+                self._put(op.out, GATES[op.activation](self.get(op.x)))
             case SoftCap():
                 cap = np.float32(op.cap)
                 self._put(op.x, cap * np.tanh(self.get(op.x) / cap))
@@ -280,7 +302,7 @@ class ReferenceBackend:
                     gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
                     hidden = gate / (1 + np.exp(np.float32(-1.702) * gate)) * (up + 1)
                 else:
-                    hidden = ACTIVATIONS[op.activation](gate) * up
+                    hidden = GATES[op.activation](gate) * up
                 out[row] += weight * project(op.down, op.down_bias, e, hidden)
         return out if op.residual is None else self.get(op.residual) + out
 
@@ -355,34 +377,39 @@ class ReferenceBackend:
         for cache in (self._keys, self._values):
             for from_layer, to_layer in zip(cache[source], cache[target], strict=True):
                 to_layer[:n_rows] = from_layer[:n_rows]
+        stands = self._standing.at(source) == n_rows
+        for from_state, to_state in zip(self._states[source], self._states[target], strict=True):
+            to_state[:] = from_state
+        self._standing.set(target, n_rows if stands else None)
 
     def save_state(self, slot: int) -> bytes:
         """See `Backend.save_state`."""
-        return b""
+        return b"".join(state.tobytes() for state in self._states[slot])
 
     def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
         """See `Backend.restore_state`."""
-        if data:
-            raise ValueError(f"{len(data)} bytes are no state of this model, which has none")
+        _fill(self._states[slot], data, f"the state of a slot at {n_rows} positions")
+        self._standing.set(slot, n_rows)
 
     def save(self, slot: int, n_rows: int) -> bytes:
         """See `Backend.save`."""
-        return b"".join(x[:n_rows].tobytes() for cache in (self._keys, self._values) for x in cache[slot])
+        if not self.limits.can_cut:
+            self._standing.require(slot, n_rows)
+        rows = b"".join(x[:n_rows].tobytes() for cache in (self._keys, self._values) for x in cache[slot])
+        return rows + self.save_state(slot)
 
     def restore(self, slot: int, n_rows: int, data: bytes) -> None:
         """See `Backend.restore`."""
-        parts = [x[:n_rows] for cache in (self._keys, self._values) for x in cache[slot]]
-        if len(data) != sum(part.nbytes for part in parts):
-            raise ValueError(f"{len(data)} bytes are not the state of {n_rows} positions")
-        stream = io.BytesIO(data)
-        for part in parts:
-            part[:] = np.frombuffer(stream.read(part.nbytes), np.float32).reshape(part.shape)
+        rows = [x[:n_rows] for cache in (self._keys, self._values) for x in cache[slot]]
+        _fill([*rows, *self._states[slot]], data, f"the state of {n_rows} positions")
+        self._standing.set(slot, n_rows)
 
     def release(self, slot: int) -> None:
         """See `Backend.release`."""
         for cache in (self._keys, self._values):
             for layer in cache[slot]:
                 layer[:] = 0
+        self._standing.set(slot, 0)
 
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""
@@ -390,7 +417,7 @@ class ReferenceBackend:
 
     def memory(self) -> dict[str, int]:
         """See `Backend.memory`."""
-        caches = (x for cache in (self._keys, self._values) for slot in cache for x in slot)
+        caches = (x for cache in (self._keys, self._values, self._states) for slot in cache for x in slot)
         return {
             "weights": sum(weight.nbytes for weight in self._weights.values()),
             "cache": sum(x.nbytes for x in caches),
@@ -400,4 +427,13 @@ class ReferenceBackend:
     def close(self) -> None:
         """See `Backend.close`."""
         self._weights, self._buffers = {}, {}
-        self._keys, self._values = [], []
+        self._keys, self._values, self._states = [], [], []
+
+
+def _fill(parts: list[FloatArray], data: bytes, what: str) -> None:
+    """Take arrays out of bytes, in order; `ValueError` where they are not as many."""
+    if len(data) != sum(part.nbytes for part in parts):
+        raise ValueError(f"{len(data)} bytes are not {what}")
+    stream = io.BytesIO(data)
+    for part in parts:
+        part[:] = np.frombuffer(stream.read(part.nbytes), np.float32).reshape(part.shape)

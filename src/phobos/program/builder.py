@@ -15,6 +15,7 @@ from phobos.program.steps import (
     Buffer,
     CacheLayer,
     Embed,
+    GateActivation,
     Glu,
     LayerNorm,
     MatMul,
@@ -23,6 +24,7 @@ from phobos.program.steps import (
     RmsNorm,
     RopeTable,
     SoftCap,
+    StateLayer,
 )
 
 ROW_UNIT = 16  # where a fused matrix may be cut
@@ -36,6 +38,7 @@ class ProgramBuilder:
         self._ops: list[Op] = []
         self._buffers: dict[str, Buffer] = {}
         self._layers: list[CacheLayer] = []
+        self._states: list[StateLayer] = []
 
     # Buffers, weights and cache layers
 
@@ -66,6 +69,13 @@ class ProgramBuilder:
             )
         return name
 
+    def flat_weight(self, name: str, *shape: int) -> str:
+        """Like `weight`; axes of length 1, which files write or leave out, do not count."""
+        info = self.gguf.tensors.get(name)
+        if info is not None and [n for n in info.shape if n != 1] == [n for n in shape if n != 1]:
+            return name
+        return self.weight(name, *shape)
+
     def optional(self, name: str, *shape: int) -> str | None:
         """Like `weight`, but None where the file has no such tensor."""
         return self.weight(name, *shape) if self.has(name) else None
@@ -75,6 +85,12 @@ class ProgramBuilder:
         layer = CacheLayer(len(self._layers), n_kv_heads, k_dim, v_dim, window)
         self._layers.append(layer)
         return layer
+
+    def state_layer(self, n_values: int) -> StateLayer:
+        """One more state of fixed size."""
+        state = StateLayer(len(self._states), n_values)
+        self._states.append(state)
+        return state
 
     # Ops
 
@@ -147,7 +163,7 @@ class ProgramBuilder:
         self.add(MatMul(buffer, x, self.weight(weight, *shape)))
         return buffer
 
-    def glu(self, out: str, gate: Buffer, up: Buffer, activation: Activation) -> Buffer:
+    def glu(self, out: str, gate: Buffer, up: Buffer, activation: GateActivation) -> Buffer:
         """out = activation(gate) * up."""
         buffer = self.buffer(out, gate.width, per_output=gate.per_output)
         self.add(Glu(buffer, gate, up, activation))
@@ -172,4 +188,5 @@ class ProgramBuilder:
             logits=logits,
             n_vocab=logits.width,
             n_ctx_train=n_ctx_train,
+            states=tuple(self._states),
         )

@@ -61,7 +61,7 @@ def project_plain(p: ProgramBuilder, i: int, h: Buffer, m: Latent, eps: float) -
     return q, k, v
 
 
-def attend_latent(p: ProgramBuilder, i: int, h: Buffer, m: Latent, table: Buffer, eps: float) -> Buffer:
+def attend_latent(p: ProgramBuilder, i: int, h: Buffer, m: Latent, table: Buffer | None, eps: float) -> Buffer:
     """Attention over latents as the one key and value of all heads: [n_heads * v_dim] before the output matrix."""
     n, n_plain, wide_dim = m.n_heads, m.k_dim - m.n_rot, m.n_rot + m.kv_rank
     wide = _queries(p, i, h, m, eps)

@@ -34,7 +34,7 @@ def read_shape(
 ) -> Shape:
     """Keys older files lack have the defaults they were made with. `scale` of scores: the file's, else this, else
     one over the root of the key length; `theta`: the rope base of files that do not say. `n_kv_heads` and `n_ff`
-    stand in for keys that hold a number for each block."""
+    stand in for keys that hold a number for each block; of the key heads' the largest counts where not given."""
     a = gguf.architecture
     n_embd = gguf.get_int(f"{a}.embedding_length")
     n_heads = gguf.get_int(f"{a}.attention.head_count")
@@ -51,7 +51,7 @@ def read_shape(
         eps=eps,
         heads=Heads(
             n_heads,
-            gguf.get_int(f"{a}.attention.head_count_kv", n_heads) if n_kv_heads is None else n_kv_heads,
+            max(gguf.get_ints(f"{a}.attention.head_count_kv", [n_heads])) if n_kv_heads is None else n_kv_heads,
             k_dim,
             gguf.get_int(f"{a}.attention.value_length", k_dim),
             file_scale or scale or k_dim**-0.5,

@@ -4,9 +4,12 @@ A `Program` is a flat list of ops over named buffers. Every buffer has one row f
 wanted output. An op says *what* is computed, in float32 terms; how (quantized, fused, on which device) is the
 executor's business. `kernels/reference.py` is the executable meaning of each op.
 
-Rules. Ops name weights by their GGUF tensor names. An op writes only its `out` (and the cache layer it names, for
-`RotateStore`; and its operands in place, where the docstring says so). An executor may run ops at once as long as none
-reads or writes what an unfinished one writes (`reads_of`, `writes_of`).
+Rules. Ops name weights by their GGUF tensor names. An op writes only its `out` (and the cache layer or the state it
+names; and its operands in place, where the docstring says so). An executor may run ops at once as long as none reads or
+writes what an unfinished one writes (`reads_of`, `writes_of`).
+
+Recurrent ops fold a sequence into a state of fixed size. They take the rows of a slot one after another, whatever the
+batch, so a row's values depend on those before it only; at position 0 the state is zero.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Literal
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu_squared"]
 RopeStyle = Literal["normal", "neox"]
 ExpertActivation = Literal[Activation, "swiglu_oai"]
+GateActivation = Literal[Activation, "sigmoid", "identity"]
 Gating = Literal["softmax", "sigmoid", "chosen"]
 
 
@@ -39,6 +43,14 @@ class CacheLayer:
     k_dim: int
     v_dim: int
     window: int = 0
+
+
+@dataclass(frozen=True)
+class StateLayer:
+    """What a recurrent op keeps of a slot, however long: `n_values` values; their order is the executor's."""
+
+    index: int
+    n_values: int
 
 
 @dataclass(frozen=True)
@@ -85,13 +97,15 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class HeadNorm:
-    """RMS norm of each of `n_heads` equal parts of a row, times `weight` [width / n_heads] if given."""
+    """RMS norm of each of `n_heads` equal parts of a row, times `weight` [width / n_heads] if given, or one for each
+    head: [n_heads, width / n_heads] where `has_own_weights`."""
 
     out: Buffer
     x: Buffer
     n_heads: int
     weight: str | None
     eps: float
+    has_own_weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,13 +274,82 @@ class HeadMatMul:
 
 
 @dataclass(frozen=True)
+class ShortConv:
+    """out[r, c] = activation(bias[c] + sum over t < width of weight[c, t] * x[r - width + 1 + t, c]): a causal
+    convolution of each channel over the sequence, whose rows before the first are 0. weight is [channels, width] (or
+    has further axes of length 1), `state` the last width - 1 rows of x."""
+
+    out: Buffer
+    x: Buffer
+    weight: str
+    width: int
+    state: StateLayer
+    bias: str | None = None
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True)
+class GatedDelta:
+    """The gated delta rule. For each of `n_heads` heads h with its state S [k_dim, v_dim], row after row:
+    S = decay S, then S += k ⊗ beta (v - k S), and out = scale q S.
+
+    q and k are of length 1 (divided by their length, or by `eps` where that is longer), beta is the sigmoid of `beta`
+    [n_heads] and decay = exp(rate[h] softplus(`decay` + decay_bias)), one for a head or, where `decay` is
+    [n_heads * k_dim], one for each row of S. q, k, decay and beta are changed in place to this end. The heads' q, k and
+    v begin at `starts` of their buffers, so that they may be parts of one. There are `n_k_heads` of q and k, for
+    neighbouring heads the same one, or, where `is_tiled`, head h % n_k_heads. Source: Yang et al. 2024 (Gated Delta
+    Networks); Kimi Team 2025 (Kimi Linear).
+    """
+
+    out: Buffer
+    q: Buffer
+    k: Buffer
+    v: Buffer
+    decay: Buffer
+    beta: Buffer
+    state: StateLayer
+    rate: str
+    decay_bias: str
+    n_heads: int
+    n_k_heads: int
+    k_dim: int
+    v_dim: int
+    scale: float
+    eps: float
+    starts: tuple[int, int, int] = (0, 0, 0)
+    is_tiled: bool = False
+
+
+@dataclass(frozen=True)
+class SelectiveScan:
+    """Mamba 2. For each of `n_heads` heads h with its state S [state_dim, head_dim], row after row:
+    S = exp(rate[h] dt) S + b ⊗ dt x, and out = c S + skip[h] x.
+
+    dt = softplus(`dt` + dt_bias) [n_heads], changed in place. `x` holds x [n_heads * head_dim], then b and c, each
+    [n_groups * state_dim]; neighbouring heads share a group. Source: Dao and Gu 2024.
+    """
+
+    out: Buffer
+    x: Buffer
+    dt: Buffer
+    state: StateLayer
+    rate: str
+    dt_bias: str
+    skip: str
+    n_heads: int
+    head_dim: int
+    n_groups: int
+    state_dim: int
+
+
+@dataclass(frozen=True)
 class Glu:
     """out = activation(gate) * up."""
 
     out: Buffer
     gate: Buffer
     up: Buffer
-    activation: Activation
+    activation: GateActivation
 
 
 @dataclass(frozen=True)
@@ -303,6 +386,9 @@ Op = (
     | Experts
     | AddGated
     | HeadMatMul
+    | ShortConv
+    | GatedDelta
+    | SelectiveScan
     | Glu
     | Activate
     | SoftCap
@@ -319,6 +405,7 @@ class Program:
     logits: Buffer
     n_vocab: int
     n_ctx_train: int
+    states: tuple[StateLayer, ...] = ()
 
     def weights(self) -> tuple[str, ...]:
         """Names of all tensors the ops use, in order of first use."""
@@ -329,7 +416,7 @@ class Program:
         return tuple(names)
 
 
-WEIGHT_FIELDS = frozenset({"weight", "bias", "q_norm", "k_norm", "sinks"})
+WEIGHT_FIELDS = frozenset({"weight", "bias", "q_norm", "k_norm", "sinks", "rate", "decay_bias", "dt_bias", "skip"})
 
 
 def matrices_of(op: Op) -> tuple[str, ...]:
@@ -349,16 +436,26 @@ def weights_of(op: Op) -> tuple[str, ...]:
 
 
 def reads_of(op: Op) -> frozenset[str]:
-    """Names of the buffers, and "cache i" of the cache layer, that an op reads (those it changes in place included)."""
+    """Names of the buffers, "cache i" of the cache layer and "state i" of the state, that an op reads (those it changes
+    in place included)."""
     names = {v.name for f in fields(op) if f.name != "out" and isinstance(v := getattr(op, f.name), Buffer)}
     if isinstance(op, Attention):
         names.add(f"cache {op.layer.index}")
+    if isinstance(op, ShortConv | GatedDelta | SelectiveScan):
+        names.add(f"state {op.state.index}")
     return frozenset(names)
 
 
 def writes_of(op: Op) -> frozenset[str]:
-    """Names of the buffers, and "cache i" of the cache layer, that an op writes."""
+    """Names of the buffers, "cache i" of the cache layer and "state i" of the state, that an op writes."""
     match op:
+        case ShortConv():
+            return frozenset({op.out.name, f"state {op.state.index}"})
+        case GatedDelta():
+            changed = {buffer.name for buffer in (op.out, op.q, op.k, op.decay, op.beta)}
+            return frozenset({*changed, f"state {op.state.index}"})
+        case SelectiveScan():
+            return frozenset({op.out.name, op.dt.name, f"state {op.state.index}"})
         case RotateStore():
             if op.k is None:
                 return frozenset({op.q.name})

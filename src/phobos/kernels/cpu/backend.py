@@ -29,11 +29,13 @@ from phobos.kernels.cpu.limits import remembered_read_gbs
 from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.report import print_census, print_memory, reports_memory, requested_pass
+from phobos.kernels.cpu.states import SlotStates
 from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
 from phobos.kernels.cpu.team import Team
 from phobos.kernels.cpu.traffic import Traffic
 from phobos.kernels.cpu.weights import Weight, fill_weights, packer_of, plan_weights
-from phobos.program.steps import Buffer, Program, matrices_of, weights_of
+from phobos.kernels.standing import Standing
+from phobos.program.steps import Buffer, Program, ShortConv, matrices_of, weights_of
 
 COMPILING_SHARE = 0.4  # of the load's progress
 
@@ -54,7 +56,7 @@ class CpuBackend:
     def __init__(
         self, program: Program, gguf: GGUF, limits: BackendLimits, n_threads: int | None, progress: Progress
     ) -> None:
-        self.limits = limits
+        self.limits = replace(limits, can_cut=not program.states)
         self.n_threads = n_threads or usable_threads()
         if self.n_threads < 1:
             raise UsageError("--threads must be at least 1")
@@ -66,6 +68,8 @@ class CpuBackend:
         self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx)
         self._traffic = Traffic(program, self._weights, self._cache, limits.n_ctx)
         self.bytes_read: int | None = 0 if self._traffic.is_known else None
+        self._states = SlotStates(program.states, limits.n_slots)
+        self._standing = Standing(limits.n_slots)
         scratch_bytes = thread_scratch_bytes(limits.max_rows)
         self._batch_arena = Arena(8 * HEADER_WORDS + 16 * limits.max_rows + 8 * LINE + self.n_threads * scratch_bytes)
         self._header = self._words(8 * HEADER_WORDS, np.int64)
@@ -79,6 +83,7 @@ class CpuBackend:
             program,
             self._weights,
             self._cache,
+            self._states,
             BatchAddresses(self._header.ctypes.data, self._outputs.ctypes.data),
             Limits(limits.max_rows, limits.max_outputs, limits.n_ctx),
         )
@@ -103,7 +108,8 @@ class CpuBackend:
     def _plan(self, gguf: GGUF) -> tuple[Mapping[str, Weight], Arena]:
         matrices = dict.fromkeys(name for op in self._program.ops for name in matrices_of(op))
         vectors = dict.fromkeys(n for op in self._program.ops for n in weights_of(op) if n not in matrices)
-        return plan_weights(gguf, matrices, vectors)
+        transposed = {op.weight for op in self._program.ops if isinstance(op, ShortConv)}
+        return plan_weights(gguf, matrices, vectors, transposed)
 
     def _fill(self, gguf: GGUF, progress: Progress) -> None:
         def report(name: str, fraction: float) -> None:
@@ -163,6 +169,8 @@ class CpuBackend:
             or int(self._slots[:n_rows].max()) >= self.limits.n_slots
         ):
             raise ValueError("a row of the batch lies outside the cache")
+        if not self.limits.can_cut:
+            self._standing.advance(batch)
         self._header[Header.N_ROWS] = n_rows
         self._header[Header.N_OUTPUTS] = n_outputs
         self._header[Header.PASS] = (int(self._header[Header.PASS]) + 1) & 0x3FFFFFFF
@@ -192,27 +200,38 @@ class CpuBackend:
     def copy_rows(self, source: int, target: int, n_rows: int) -> None:
         """See `Backend.copy_rows`."""
         self._cache.copy(source, target, n_rows)
+        if not self.limits.can_cut:
+            stands = self._standing.at(source) == n_rows
+            if stands:
+                self._states.copy(source, target)
+            self._standing.set(target, n_rows if stands else None)
 
     def save_state(self, slot: int) -> bytes:
         """See `Backend.save_state`."""
-        return b""
+        return self._states.save(slot)
 
     def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
         """See `Backend.restore_state`."""
-        if data:
-            raise ValueError(f"{len(data)} bytes are no state of this model, which has none")
+        self._states.restore(slot, data)
+        self._standing.set(slot, n_rows)
 
     def save(self, slot: int, n_rows: int) -> bytes:
         """See `Backend.save`."""
-        return self._cache.save(slot, n_rows)
+        if not self.limits.can_cut:
+            self._standing.require(slot, n_rows)
+        return self._states.save(slot) + self._cache.save(slot, n_rows)
 
     def restore(self, slot: int, n_rows: int, data: bytes) -> None:
         """See `Backend.restore`."""
-        self._cache.restore(slot, n_rows, data)
+        n_bytes = self._states.n_saved_bytes
+        self._cache.restore(slot, n_rows, data[n_bytes:])
+        self.restore_state(slot, n_rows, data[:n_bytes])
 
     def release(self, slot: int) -> None:
         """See `Backend.release`."""
         self._cache.release(slot)
+        self._states.release(slot)
+        self._standing.set(slot, 0)
 
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""
@@ -225,7 +244,7 @@ class CpuBackend:
         """See `Backend.memory`."""
         return {
             "weights": self._weight_arena.n_bytes,
-            "cache": self._cache.n_bytes,
+            "cache": self._cache.n_bytes + self._states.n_bytes,
             "scratch": self._buffer_arena.n_bytes + self._batch_arena.n_bytes,
         }
 

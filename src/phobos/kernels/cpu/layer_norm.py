@@ -78,8 +78,12 @@ def layer_norm_quantize(
 
 
 @kernel
-def head_norm(out: Int, x: Int, weight: Int, n_rows_at: Int, n_heads: Int, dim: Int, eps: Float, thread, n_threads):
-    """RMS norm of each head, `dim` a multiple of 16; `weight` is an address or 0."""
+def head_norm(
+    out: Int, x: Int, weight: Int, n_rows_at: Int, n_heads: Int, dim: Int, weight_stride: Int, eps: Float,
+    thread, n_threads,
+):  # fmt: skip
+    """RMS norm of each head, `dim` a multiple of 16; `weight` is an address or 0, `weight_stride` the bytes from one
+    head's weights to the next's."""
     n_items = load_i64(n_rows_at) * n_heads
     for item in range(n_items * thread // n_threads, n_items * (thread + 1) // n_threads):
         at = 4 * dim * item
@@ -87,5 +91,5 @@ def head_norm(out: Int, x: Int, weight: Int, n_rows_at: Int, n_heads: Int, dim: 
         for i in range(dim // 16):
             value = vload(x + at + 64 * i) * factor
             if weight != 0:
-                value = value * vload(weight + 64 * i)
+                value = value * vload(weight + item % n_heads * weight_stride + 64 * i)
             vstore(out + at + 64 * i, value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from phobos.kernels.cpu import mixtures
+from phobos.kernels.cpu import mixtures, recurrent
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.layout import (
     BLOCK,
@@ -28,6 +28,7 @@ from phobos.kernels.cpu.layout import (
     round_up,
 )
 from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.states import SlotStates
 from phobos.kernels.cpu.weights import Weight
 from phobos.program.steps import (
     Activate,
@@ -38,6 +39,7 @@ from phobos.program.steps import (
     Buffer,
     Embed,
     Experts,
+    GatedDelta,
     Glu,
     HeadMatMul,
     HeadNorm,
@@ -49,8 +51,11 @@ from phobos.program.steps import (
     RopeTable,
     RotateStore,
     Route,
+    SelectiveScan,
+    ShortConv,
     SoftCap,
     Splice,
+    StateLayer,
     Temper,
     reads_of,
     writes_of,
@@ -113,11 +118,18 @@ class Lowering:
     """Assigns addresses and emits launches; used once for each load."""
 
     def __init__(
-        self, program: Program, weights: Mapping[str, Weight], cache: SlotCache, batch: BatchAddresses, limits: Limits
+        self,
+        program: Program,
+        weights: Mapping[str, Weight],
+        cache: SlotCache,
+        states: SlotStates,
+        batch: BatchAddresses,
+        limits: Limits,
     ) -> None:
         self._program = program
         self.weights = weights
         self._cache = cache
+        self.states = states
         self.header = batch.header
         self._outputs = batch.outputs
         self.limits = limits
@@ -141,6 +153,10 @@ class Lowering:
 
     def weight_at(self, name: str | None) -> int:
         return self.weights[name].address if name is not None else 0
+
+    def state_at(self, state: StateLayer) -> int:
+        """Address of a state of slot 0."""
+        return self.states.addresses[state.index]
 
     def new_work(self) -> int:
         """A fresh counter of work items."""
@@ -230,6 +246,12 @@ class Lowering:
                     mixtures.lower_experts(self, op)
                 case HeadMatMul():
                     mixtures.lower_heads(self, op)
+                case ShortConv():
+                    recurrent.lower_short_conv(self, op)
+                case GatedDelta():
+                    recurrent.lower_gated_delta(self, op)
+                case SelectiveScan():
+                    recurrent.lower_selective_scan(self, op)
                 case Splice() | Add() | AddPosition() | Temper():
                     self._columns(op)
         return place_barriers(self._launches)
@@ -256,6 +278,7 @@ class Lowering:
         self.emit(kernel, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _other_norm(self, op: LayerNorm | HeadNorm) -> None:
+        arguments: tuple[int | float, ...]
         if isinstance(op, LayerNorm):
             rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
             weights = (self.weight_at(op.weight), self.weight_at(op.bias))
@@ -265,7 +288,7 @@ class Lowering:
         dim = op.x.width // op.n_heads
         arguments = (
             self.at(op.out), self.at(op.x), self.weight_at(op.weight), self.count_at(op.out), op.n_heads, dim,
-            float(op.eps),
+            4 * dim * op.has_own_weights, float(op.eps),
         )  # fmt: skip
         self.emit("layer_norm:head_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
 

@@ -18,7 +18,16 @@ from phobos.kernels.cpu.access import (
     vstore_u8,
 )
 from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
-from phobos.kernels.cpu.elementary import gelu, gelu_tanh, hyperbolic_tangent, relu, relu_squared, silu
+from phobos.kernels.cpu.elementary import (
+    gelu,
+    gelu_tanh,
+    hyperbolic_tangent,
+    identity,
+    relu,
+    relu_squared,
+    sigmoid,
+    silu,
+)
 from phobos.kernels.cpu.formats import FORMATS, Format
 from phobos.kernels.cpu.layout import BLOCK, GROUP, Header
 from phobos.kernels.cpu.norm import is_mine, quantize_block, share_of
@@ -58,6 +67,8 @@ glu_gelu_tanh, glu_gelu_tanh_quantize = _make_glu("gelu_tanh", gelu_tanh)
 glu_gelu, glu_gelu_quantize = _make_glu("gelu", gelu)
 glu_relu, glu_relu_quantize = _make_glu("relu", relu)
 glu_relu_squared, glu_relu_squared_quantize = _make_glu("relu_squared", relu_squared)
+glu_sigmoid, glu_sigmoid_quantize = _make_glu("sigmoid", sigmoid)
+glu_identity, glu_identity_quantize = _make_glu("identity", identity)
 
 
 @kernel

@@ -1,7 +1,7 @@
 """How many bytes of weights and cache a pass reads from memory: worked out from its rows, nothing is measured.
 
 Every weight is read once a pass, that of the output only where logits are wanted; a row of an embedding is too little
-to count. Every slot's keys and values are read once, as far back as the layer's window.
+to count. Every slot's keys and values are read once, as far back as the layer's window, and its recurrent states.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Traffic:
                 window = op.layer.window
                 by_window[window] = by_window.get(window, 0) + position_bytes[op.layer.index]
         self._by_window = tuple(by_window.items())
+        self._state_bytes = 4 * sum(state.n_values for state in program.states)
 
     def pass_bytes(self, batch: Batch) -> int:
         """Bytes that the pass over `batch` reads."""
@@ -49,4 +50,5 @@ class Traffic:
             lengths = batch.positions[lasts].astype(np.int64) + 1
         for window, n_bytes in self._by_window:
             weights += n_bytes * int(np.sum(np.minimum(lengths, window) if window else lengths))
-        return weights
+        n_slots = 1 if len(batch.tokens) == 1 else len(lengths)
+        return weights + n_slots * self._state_bytes

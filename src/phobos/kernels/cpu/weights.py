@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,13 +24,14 @@ SLICE_BYTES = 32 << 20  # packed at a time, so that progress is seen and a cance
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor in memory. `kind` is None for a float32 vector."""
+    """A tensor in memory. `kind` is None for a float32 vector, which `transposed` [a, b] lies as [b, a]."""
 
     name: str
     address: int
     n_bytes: int
     kind: PackedType | None
     widened: bool = False
+    transposed: bool = False
 
 
 def choose_kind(gguf: GGUF, name: str) -> tuple[PackedType, bool]:
@@ -52,11 +53,17 @@ def describe_weights(gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str]
     return weights
 
 
-def plan_weights(gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str]) -> tuple[Mapping[str, Weight], Arena]:
-    """Where every tensor will lie; nothing is read yet."""
+def plan_weights(
+    gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str], transposed: Collection[str] = ()
+) -> tuple[Mapping[str, Weight], Arena]:
+    """Where every tensor will lie, and which of the vectors transposed; nothing is read yet."""
     weights = describe_weights(gguf, matrices, vectors)
     arena = Arena(sum(round_up(weight.n_bytes, LINE) for weight in weights.values()))
-    return {name: replace(weight, address=arena.take(weight.n_bytes)) for name, weight in weights.items()}, arena
+    placed = {
+        name: replace(weight, address=arena.take(weight.n_bytes), transposed=name in transposed)
+        for name, weight in weights.items()
+    }
+    return placed, arena
 
 
 def packer_of(weight: Weight) -> str | None:
@@ -73,7 +80,8 @@ def fill_weights(
     for name, weight in weights.items():
         packer = packer_of(weight)
         if weight.kind is None or packer is None:
-            values = TABLE[gguf.tensors[name].type].dequantize(gguf.data(name)).astype(np.float32).ravel()
+            values = TABLE[gguf.tensors[name].type].dequantize(gguf.data(name)).astype(np.float32)
+            values = (values.reshape(_matrix_shape(gguf, name)).T if weight.transposed else values).ravel()
             arena.view(weight.address, values.nbytes)[:] = values.view(np.uint8)
         else:
             source = _widen(gguf, name) if weight.widened else gguf.data(name)
