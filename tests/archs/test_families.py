@@ -24,7 +24,7 @@ from tiny_models import make_tokens
 
 TOLERANCE = 1e-3
 #: Relatives of families that ordinary runs cover: all of them run with `-m slow`.
-RELATIVES = {"qwen35moe", "qwen3next", "qwen3next-fused", "lfm2moe", "granitehybrid-dense"}
+RELATIVES = {"qwen35moe", "qwen3next", "qwen3next-fused", "lfm2moe", "granitehybrid-dense", "gemma4-moe"}
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in RELATIVES else []) for name in FAMILIES]
 CLEAR_MARGIN = 0.05
 N = values.N_FAMILY_TOKENS

@@ -1,18 +1,19 @@
 """Gemma 4 (text): Gemma 3's form with heads of two sizes, values normed, keys standing in for missing values, the last
-layers reading the cache of earlier ones, and embeddings of each layer. The sizes with experts are refused.
+layers reading the cache of earlier ones, embeddings of each layer; and experts beside the dense feed-forward.
 Source: Gemma Team 2026; layout as llama.cpp's converter writes it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phobos.errors import UnsupportedModelError
 from phobos.gguf.reader import GGUF
 from phobos.program.blocks import Heads, attention_out, gated_mlp, output_weight
 from phobos.program.builder import ProgramBuilder
+from phobos.program.experts import Mixture, read_mixture, routed
+from phobos.program.layer_inputs import gate_layer_input, layer_inputs
 from phobos.program.rope import plain_frequencies
 from phobos.program.shape import Shape, read_shape
-from phobos.program.steps import Attention, Buffer, CacheLayer, HeadNorm, Program, RotateStore, Splice
+from phobos.program.steps import Attention, Buffer, CacheLayer, HeadNorm, Program, RotateStore
 
 WINDOW_THETA = 10000.0
 
@@ -29,6 +30,7 @@ class Config:
     window_frequencies: tuple[float, ...]
     n_own: int
     n_per_layer: int
+    experts: Mixture | None
 
     @classmethod
     def from_gguf(cls, gguf: GGUF) -> Config:
@@ -45,8 +47,6 @@ class Config:
         dims = [window_dim if is_windowed else shape.heads.k_dim for is_windowed in windowed]
         n_rot = gguf.get_int("gemma4.rope.dimension_count_swa", window_dim)
         theta = gguf.get_float("gemma4.rope.freq_base_swa", WINDOW_THETA)
-        if gguf.get_int("gemma4.expert_count", 0) > 0:
-            raise UnsupportedModelError("this gemma4 file has experts, which Phobos's gemma4 does not know yet")
         return cls(
             shape=shape,
             heads=tuple(Heads(shape.heads.n_heads, kv, d, d, 1.0) for kv, d in zip(kv_heads, dims, strict=True)),
@@ -55,6 +55,7 @@ class Config:
             window_frequencies=tuple(float(f) for f in plain_frequencies(n_rot, theta)),
             n_own=n - gguf.get_int("gemma4.attention.shared_kv_layers", 0),
             n_per_layer=gguf.get_int("gemma4.embedding_length_per_layer_input", 0),
+            experts=read_mixture(gguf) if gguf.get_int("gemma4.expert_count", 0) > 0 else None,
         )
 
 
@@ -65,23 +66,38 @@ def build(gguf: GGUF) -> Program:
     x = p.embed("x", "token_embd.weight", s.n_vocab, s.n_embd, scale=s.n_embd**0.5)
     full = p.rope_table("rope", s.rope.frequencies, s.rope.magnitude)
     windowed = p.rope_table("window_rope", c.window_frequencies)
-    embedded = per_layer_inputs(p, x, c) if c.n_per_layer else None
+    embedded = layer_inputs(p, x, s, c.n_per_layer) if c.n_per_layer else None
     layers: list[CacheLayer] = []
     for i in range(s.n_layers):
         h = p.norm("h", x, f"blk.{i}.attn_norm.weight", s.eps)
         attended = attend(p, i, h, c, windowed if c.is_windowed[i] else full, layers)
         y = attention_out(p, i, attended, "y", s.n_embd, residual=None)
         x = p.norm("x", y, f"blk.{i}.post_attention_norm.weight", s.eps, residual=x)
-        h = p.norm("h", x, f"blk.{i}.ffn_norm.weight", s.eps)
-        y = gated_mlp(p, i, h, c.n_ff[i], "gelu_tanh", out="y", residual=None, width_tag=str(c.n_ff[i]))
+        y = feed_forward(p, i, x, c)
         x = p.norm("x", y, f"blk.{i}.post_ffw_norm.weight", s.eps, residual=x)
         if embedded is not None:
-            x = add_layer_embedding(p, i, x, embedded, c)
+            y = gate_layer_input(p, i, x, embedded, c.n_per_layer)
+            x = p.norm("x", y, f"blk.{i}.post_norm.weight", s.eps, residual=x)
         if p.has(f"blk.{i}.layer_output_scale.weight"):
             x = p.add_rows("x", x, None, weight=f"blk.{i}.layer_output_scale.weight")
     last = p.norm("last", x, "output_norm.weight", s.eps, outputs=True)
     logits = p.matmul("logits", last, output_weight(p), s.n_vocab)
     return p.finish(logits, s.n_ctx, soft_cap=gguf.get_float("gemma4.final_logit_softcapping", 0.0))
+
+
+def feed_forward(p: ProgramBuilder, i: int, x: Buffer, c: Config) -> Buffer:
+    """The dense feed-forward, and in blocks with a router that of the experts too, each normed before and behind."""
+    eps, prefix = c.shape.eps, f"blk.{i}"
+    h = p.norm("h", x, f"{prefix}.ffn_norm.weight", eps)
+    y = gated_mlp(p, i, h, c.n_ff[i], "gelu_tanh", out="y", residual=None, width_tag=str(c.n_ff[i]))
+    if c.experts is None or not p.has(f"{prefix}.ffn_gate_inp.weight"):
+        return y
+    y = p.norm("dense", y, f"{prefix}.post_ffw_norm_1.weight", eps)
+    h = p.norm("h", x, f"{prefix}.pre_ffw_norm_2.weight", eps)
+    scaled = p.norm("router_in", x, f"{prefix}.ffn_gate_inp.scale", eps)
+    scaled = p.add_rows("router_in", scaled, None, scale=x.width**-0.5)
+    mixed = routed(p, i, h, c.experts, "gelu_tanh", out="mixed", residual=None, router_input=scaled)
+    return p.norm("y", mixed, f"{prefix}.post_ffw_norm_2.weight", eps, residual=y)
 
 
 def attend(p: ProgramBuilder, i: int, h: Buffer, c: Config, table: Buffer, layers: list[CacheLayer]) -> Buffer:
@@ -107,24 +123,3 @@ def attend(p: ProgramBuilder, i: int, h: Buffer, c: Config, table: Buffer, layer
     out = p.buffer(f"attended_{kind}", n * dim)
     p.add(Attention(out, q, layer, n, heads.scale))
     return out
-
-
-def per_layer_inputs(p: ProgramBuilder, x: Buffer, c: Config) -> Buffer:
-    """For every layer a small vector: from the token, and from the embedding by a matrix."""
-    s, width = c.shape, c.n_per_layer
-    total = s.n_layers * width
-    token = p.embed("layer_tokens", "per_layer_token_embd.weight", s.n_vocab, total, scale=width**0.5)
-    projected = p.matmul("layer_projected", x, "per_layer_model_proj.weight", total, scale=s.n_embd**-0.5)
-    normed = p.buffer("layer_normed", total)
-    p.add(HeadNorm(normed, projected, s.n_layers, p.weight("per_layer_proj_norm.weight", width), s.eps))
-    return p.add_rows("layer_inputs", normed, token, scale=0.5**0.5)
-
-
-def add_layer_embedding(p: ProgramBuilder, i: int, x: Buffer, embedded: Buffer, c: Config) -> Buffer:
-    """x plus what this layer's vector, gated by x, gives."""
-    width = c.n_per_layer
-    mine = p.buffer("layer_input", width)
-    p.add(Splice(mine, embedded, 1, width, i * width, 0, 0, 0))
-    gated = p.glu("layer_gated", p.matmul("layer_gate", x, f"blk.{i}.inp_gate.weight", width), mine, "gelu_tanh")
-    y = p.matmul("y", gated, f"blk.{i}.proj.weight", x.width)
-    return p.norm("x", y, f"blk.{i}.post_norm.weight", c.shape.eps, residual=x)

@@ -120,7 +120,9 @@ def rotate(heads: FloatArray, table: FloatArray, style: str) -> FloatArray:
     return out
 
 
-def route(logits: FloatArray, op: Route, bias: FloatArray | None) -> FloatArray:
+def route(
+    logits: FloatArray, op: Route, bias: FloatArray | None, expert_scales: FloatArray | None = None
+) -> FloatArray:
     """Experts and weights of each row; see `Route`."""
     n = logits.shape[1]
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -144,6 +146,8 @@ def route(logits: FloatArray, op: Route, bias: FloatArray | None) -> FloatArray:
         weights = np.exp(weights - weights.max(axis=1, keepdims=True))
     if op.is_normalized or op.gating == "chosen":
         weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 2.0**-14)
+    if expert_scales is not None:
+        weights = weights * expert_scales[chosen]
     return np.concatenate([chosen, weights * op.scale], axis=1).astype(np.float32)
 
 
@@ -271,8 +275,8 @@ class ReferenceBackend:
     def _mixture(self, op: Route | Experts | AddGated | HeadMatMul) -> None:
         match op:
             case Route():
-                bias = None if op.bias is None else self._weights[op.bias]
-                self._put(op.out, route(self.get(op.logits), op, bias))
+                bias, scales = (None if name is None else self._weights[name] for name in (op.bias, op.expert_scales))
+                self._put(op.out, route(self.get(op.logits), op, bias, scales))
             case Experts():
                 self._put(op.out, self._experts(op))
             case AddGated():

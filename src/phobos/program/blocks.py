@@ -36,13 +36,15 @@ def attention(
     window: int = 0,
     eps: float = 0.0,
     sinks: str | None = None,
+    tag: str = "",
 ) -> Buffer:
-    """Queries, keys and values of `x`, rotated and cached, attended: [n_heads * v_dim] before the output matrix."""
-    q, k, v = project_qkv(p, i, x, heads)
-    return attend(p, i, q, k, v, heads, table, style=style, window=window, eps=eps, sinks=sinks)
+    """Queries, keys and values of `x`, rotated and cached, attended: [n_heads * v_dim] before the output matrix. `tag`
+    is of the buffers' names, where blocks differ in width."""
+    q, k, v = project_qkv(p, i, x, heads, tag)
+    return attend(p, i, q, k, v, heads, table, style=style, window=window, eps=eps, sinks=sinks, tag=tag)
 
 
-def project_qkv(p: ProgramBuilder, i: int, x: Buffer, heads: Heads) -> tuple[Buffer, Buffer, Buffer]:
+def project_qkv(p: ProgramBuilder, i: int, x: Buffer, heads: Heads, tag: str = "") -> tuple[Buffer, Buffer, Buffer]:
     """Queries [n_heads * k_dim], keys [n_kv_heads * k_dim] and values, by three matrices or one."""
     prefix = f"blk.{i}.attn_"
     q_width, k_width, v_width = (
@@ -56,7 +58,7 @@ def project_qkv(p: ProgramBuilder, i: int, x: Buffer, heads: Heads) -> tuple[Buf
     def project(name: str, width: int, first_row: int) -> Buffer:
         tensor = f"{prefix}{'qkv' if fused else name}"
         part = (first_row, total) if fused else None
-        return p.matmul(name, x, f"{tensor}.weight", width, bias=bias_of(p, tensor), part=part)
+        return p.matmul(name + tag, x, f"{tensor}.weight", width, bias=bias_of(p, tensor), part=part)
 
     return project("q", q_width, 0), project("k", k_width, q_width), project("v", v_width, q_width + k_width)
 
@@ -81,6 +83,7 @@ def attend(
     has_head_norms: bool = True,
     sinks: str | None = None,
     layer: CacheLayer | None = None,
+    tag: str = "",
 ) -> Buffer:
     """Ready-made queries, keys and values, normed by head where the file says so, rotated, cached (in a layer of their
     own where none is given) and attended."""
@@ -89,7 +92,7 @@ def attend(
     q_norm = p.optional(f"{prefix}q_norm.weight", heads.k_dim) if has_head_norms else None
     k_norm = p.optional(f"{prefix}k_norm.weight", heads.k_dim) if has_head_norms else None
     p.add(RotateStore(q, k, v, table, layer, heads.n_heads, style, q_norm, k_norm, eps))
-    out = p.buffer("attended", heads.n_heads * heads.v_dim)
+    out = p.buffer(f"attended{tag}", heads.n_heads * heads.v_dim)
     p.add(Attention(out, q, layer, heads.n_heads, heads.scale, heads.soft_cap, sinks))
     return out
 

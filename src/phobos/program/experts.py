@@ -82,10 +82,11 @@ def routed(
     out: str,
     residual: Buffer | None,
     scale: float = 1.0,
+    router_input: Buffer | None = None,
 ) -> Buffer:
-    """The routed experts alone."""
+    """The routed experts alone, chosen by `x` or by `router_input`."""
     router = f"blk.{i}.ffn_gate_inp"
-    logits = p.matmul("router", x, f"{router}.weight", m.n_experts, bias=bias_of(p, router))
+    logits = p.matmul("router", router_input or x, f"{router}.weight", m.n_experts, bias=bias_of(p, router))
     route = p.buffer("route", 2 * m.n_used)
     choice_bias = p.optional(f"blk.{i}.exp_probs_b.bias", m.n_experts)
     p.add(
@@ -99,6 +100,7 @@ def routed(
             m.n_groups_used,
             m.is_normalized,
             m.scale * scale,
+            p.optional(f"blk.{i}.ffn_down_exps.scale", m.n_experts),
         )
     )
     if m.n_ff % ROW_UNIT or x.width % ROW_UNIT:

@@ -215,7 +215,7 @@ class Route:
     p = the softmax or sigmoid of `logits` [n_experts], or for "chosen" the logits themselves. The `n_used` largest of
     p + `bias` are chosen; with `n_groups` > 1 only from the `n_groups_used` groups of neighbours whose two largest sum
     highest. Their weights are their p (for "chosen" the softmax of those), over their sum where `is_normalized`, times
-    `scale`.
+    `scale` and, where given, their own of `expert_scales` [n_experts].
     """
 
     out: Buffer
@@ -227,6 +227,7 @@ class Route:
     n_groups_used: int = 1
     is_normalized: bool = True
     scale: float = 1.0
+    expert_scales: str | None = None
 
 
 @dataclass(frozen=True)
@@ -416,7 +417,9 @@ class Program:
         return tuple(names)
 
 
-WEIGHT_FIELDS = frozenset({"weight", "bias", "q_norm", "k_norm", "sinks", "rate", "decay_bias", "dt_bias", "skip"})
+WEIGHT_FIELDS = frozenset(
+    {"weight", "bias", "q_norm", "k_norm", "sinks", "rate", "decay_bias", "dt_bias", "skip", "expert_scales"}
+)
 
 
 def matrices_of(op: Op) -> tuple[str, ...]:

@@ -267,7 +267,7 @@ class Lowering:
             arguments = (
                 self.at(op.out), self.at(op.logits), self.weight_at(op.bias), self.count_at(op.out), self.header,
                 op.logits.width, op.n_used, mixtures.GATINGS[op.gating], op.n_groups, op.n_groups_used,
-                int(op.is_normalized), float(op.scale),
+                int(op.is_normalized), float(op.scale), self.weight_at(op.expert_scales),
             )  # fmt: skip
         else:
             kernel = "moe:add_gated"

@@ -120,7 +120,7 @@ def _keep_groups(choice, spare, n, n_groups, n_groups_used):
 @kernel
 def route(
     out: Int, logits: Int, bias: Int, n_rows_at: Int, batch: Int, n: Int, n_used: Int, gating: Int, n_groups: Int,
-    n_groups_used: Int, is_normalized: Int, scale: Float, thread, n_threads,
+    n_groups_used: Int, is_normalized: Int, scale: Float, expert_scales: Int, thread, n_threads,
 ):  # fmt: skip
     """Whole rows to threads in turn; see `steps.Route`."""
     probs = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
@@ -153,7 +153,10 @@ def route(
             for j in range(n_used):
                 store_f32(weights + 4 * j, load_f32(weights + 4 * j) / total)
         for j in range(n_used):
-            store_f32(weights + 4 * j, load_f32(weights + 4 * j) * scale)
+            own = np.float32(1)
+            if expert_scales != 0:
+                own = load_f32(expert_scales + 4 * np.int64(load_f32(target + 4 * j)))
+            store_f32(weights + 4 * j, load_f32(weights + 4 * j) * scale * own)
 
 
 # The order of a pass
