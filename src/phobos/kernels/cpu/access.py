@@ -190,3 +190,15 @@ def prefetch(typingctx, address):
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
+
+
+@intrinsic
+def keep_loads_apart(typingctx):
+    """What is loaded before is loaded again after: so that an unrolled loop does not hold more than fits in registers.
+    No instruction of the processor."""
+
+    def codegen(context, builder, signature, args):
+        builder.fence("seq_cst", "singlethread")
+        return context.get_dummy_value()
+
+    return types.void(), codegen

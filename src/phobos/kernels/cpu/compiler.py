@@ -87,6 +87,7 @@ def _compile(declared: Kernel) -> bytes:
 
     for setting, value in zip(("CPU_NAME", "CPU_FEATURES"), target(), strict=True):
         setattr(numba.config, setting, value)
+    _unroll_fully()
     body = inlined(declared.function)
     load_arguments = make_argument_loader(declared.parameters)
 
@@ -97,6 +98,12 @@ def _compile(declared: Kernel) -> bytes:
     module = llvm.parse_assembly(compiled.inspect_llvm())
     module.get_function(compiled.native_name).name = "entry"
     return bytes(_target_machine().emit_object(module))
+
+
+@cache
+def _unroll_fully() -> None:
+    """Loops of constant length are unrolled up to this many instructions, for the tiles: LLVM's own bound is 300."""
+    llvm.set_option("phobos", "-unroll-threshold=4000")
 
 
 @cache

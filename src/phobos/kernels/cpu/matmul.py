@@ -13,6 +13,7 @@ from functools import cache
 
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.access import (
+    keep_loads_apart,
     load_f32,
     load_i64,
     prefetch,
@@ -29,6 +30,7 @@ from phobos.kernels.cpu.layout import BLOCK, CHUNK_VALUES, GROUP, GROUP_TILE, RO
 from phobos.kernels.cpu.simd import (
     F32,
     I32,
+    always_inlined,
     dot4,
     fma,
     inlined,
@@ -56,51 +58,73 @@ def finish(out, acc, bias, residual, scale):
     vstore(out, acc)
 
 
+def _make_add_blocks(form: Format, n_rows: int, n_together: int):
+    """`add_blocks(w, b, x, scale_at, sum_at, x_stride, sums, dots)`: blocks b, b + 1, … of the record at `w`, by
+    `n_rows` rows of activations, added to their sums in that order."""
+    codes, scale, minimum = form.codes, form.scale, form.minimum
+    record_bytes, block = form.kind.record_bytes, form.kind.block
+    n_blocks, n_slices = form.kind.values // block, block // 4
+    block_lines = -(-record_bytes // (64 * n_blocks))
+    _, get_sum, put_sum = make_tile(F32, n_rows)
+    _, get_dot, put_dot = make_tile(I32, n_together * n_rows)
+
+    @always_inlined
+    def add_blocks(w, b, x, scale_at, sum_at, x_stride, sums, dots):
+        if n_rows > 1:
+            keep_loads_apart()
+        for line in range(block_lines * n_together):
+            prefetch(w + PREFETCH_BYTES + 64 * (b * block_lines + line))
+        for i in range(n_together * n_rows):
+            put_dot(dots, i, zeros_i32())
+        for j in range(n_slices):
+            for t in range(n_together):
+                code = codes(w + (b + t) // n_blocks * record_bytes, (b + t) % n_blocks, j)
+                at = x + (b + t) * block + 4 * j
+                for m in range(n_rows):
+                    i = t * n_rows + m
+                    put_dot(dots, i, dot4(get_dot(dots, i), code, splat_bytes(at + m * x_stride)))
+        for t in range(n_together):
+            record = w + (b + t) // n_blocks * record_bytes
+            d, offset = scale(record, (b + t) % n_blocks), minimum(record, (b + t) % n_blocks)
+            for m in range(n_rows):
+                factor = d * splat(load_f32(scale_at + 4 * ((b + t) * block // BLOCK) + m * x_stride))
+                total = fma(to_float(get_dot(dots, t * n_rows + m)), factor, get_sum(sums, m))
+                put_sum(sums, m, fma(offset, splat(load_f32(sum_at + 4 * (b + t) + m * x_stride)), total))
+
+    return add_blocks
+
+
 def _make_few_rows(form: Format, n_rows: int):
     """`few_rows(w, x, x_stride, n_in, acc)`: one group by `n_rows` rows of activations, the packed weights streamed
     through registers; leaves a vector a row at `acc`."""
-    codes, scale, minimum = form.codes, form.scale, form.minimum
-    values, record_bytes, block = form.kind.values, form.kind.record_bytes, form.kind.block
-    n_blocks, n_slices = values // block, block // 4
-    block_lines = -(-record_bytes // (64 * n_blocks))
-    # Block numbers, hence shifts, are constants once unrolled; with several rows that would cost more registers than
-    # there are.
-    unrolled = min(n_blocks, 8 if n_rows == 1 else 2)
+    block, n_blocks = form.kind.block, form.kind.values // form.kind.block
+    n_together = 2 if n_rows > 1 else 1  # several rows: enough products in flight, loads shared
+    n_unrolled = max(n_blocks, n_together)  # block numbers, hence shifts, are constants
+    unrolled_bytes = n_unrolled // n_blocks * form.kind.record_bytes
+    may_be_odd = n_unrolled > n_blocks
+    add_blocks, add_last = _make_add_blocks(form, n_rows, n_together), _make_add_blocks(form, n_rows, 1)
     sum_offset = 1 if block == BLOCK else 2  # where a block's code sums start, in units of 4 * n_in / BLOCK
     new_sums, get_sum, put_sum = make_tile(F32, n_rows)
-    new_dots, get_dot, put_dot = make_tile(I32, n_rows)
+    new_dots, _, _ = make_tile(I32, n_together * n_rows)
+    new_last, _, _ = make_tile(I32, n_rows)
 
     @inlined
     def few_rows(w, x, x_stride, n_in, acc):
-        x_scale = x + n_in
-        x_sum = x_scale + 4 * (n_in // BLOCK) * sum_offset
+        scale_at = x + n_in
+        sum_at = scale_at + 4 * (n_in // BLOCK) * sum_offset
         sums = new_sums()
         dots = new_dots()
         for m in range(n_rows):
             put_sum(sums, m, zeros())
-        first = 0
-        for _ in range(n_in // values):
-            for pair in range(n_blocks // unrolled):
-                for k in range(unrolled):
-                    b = pair * unrolled + k
-                    for line in range(block_lines):
-                        prefetch(w + PREFETCH_BYTES + 64 * (b * block_lines + line))
-                    for m in range(n_rows):
-                        put_dot(dots, m, zeros_i32())
-                    for j in range(n_slices):
-                        code = codes(w, b, j)
-                        at = x + (first + b) * block + 4 * j
-                        for m in range(n_rows):
-                            put_dot(dots, m, dot4(get_dot(dots, m), code, splat_bytes(at + m * x_stride)))
-                    d, offset = scale(w, b), minimum(w, b)
-                    scale_at = x_scale + 4 * ((first + b) * block // BLOCK)
-                    sum_at = x_sum + 4 * (first + b)
-                    for m in range(n_rows):
-                        factor = d * splat(load_f32(scale_at + m * x_stride))
-                        total = fma(to_float(get_dot(dots, m)), factor, get_sum(sums, m))
-                        put_sum(sums, m, fma(offset, splat(load_f32(sum_at + m * x_stride)), total))
-            w += record_bytes
-            first += n_blocks
+        for _ in range(n_in // (n_unrolled * block)):
+            for b in range(0, n_unrolled, n_together):
+                add_blocks(w, b, x, scale_at, sum_at, x_stride, sums, dots)
+            w += unrolled_bytes
+            x += n_unrolled * block
+            scale_at += 4 * n_unrolled * block // BLOCK
+            sum_at += 4 * n_unrolled
+        if may_be_odd and n_in % (n_unrolled * block) != 0:
+            add_last(w, 0, x, scale_at, sum_at, x_stride, sums, new_last())
         for m in range(n_rows):
             vstore(acc + 64 * m, get_sum(sums, m))
 

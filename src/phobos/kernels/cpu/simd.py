@@ -25,6 +25,8 @@ LANES = 16
 
 # What a function that kernels are made of is declared with: it cannot raise, and only kernels call it.
 inlined = njit(error_model="numpy", no_cpython_wrapper=True)
+# The same, for a body of an unrolled loop that is too long for LLVM to inline several times by its own choice.
+always_inlined = njit(error_model="numpy", no_cpython_wrapper=True, forceinline=True)
 
 _I1, _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 _FLOAT, _HALF = ir.FloatType(), ir.HalfType()
