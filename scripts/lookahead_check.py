@@ -12,7 +12,6 @@ import argparse
 import random
 import statistics
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 from phobos.chat.events import Event, Failed, Finished, TextDelta
@@ -68,9 +67,7 @@ def ask(engine: Engine, prompt: str, sampling: SamplingParams, n_tokens: int) ->
             last.append(event)
             done.set()
 
-    request = GenerationRequest(
-        "r", messages=(Message("user", prompt),), sampling=sampling, max_tokens=n_tokens, cache_prompt=False
-    )
+    request = GenerationRequest("r", messages=(Message("user", prompt),), sampling=sampling, max_tokens=n_tokens)
     engine.submit(request, engine.model.prepare(request), sink)
     done.wait()
     (event,) = last
@@ -91,28 +88,25 @@ def main() -> None:
     args = parser.parse_args()
     n_ctx = 8192 if args.task == "edit" else 2048
     settings = EngineSettings(args.model, n_ctx=n_ctx, n_slots=1, draft_path=args.draft, lookup=not args.no_lookup)
-    model = load_model(settings, lambda progress: None)
-    plain = replace(model, draft=None, settings=replace(settings, lookup=False))
-    engines = [Engine(model, Counters()), Engine(plain, Counters())]
-    for engine in engines:
-        engine.start()
+    engine = Engine(load_model(settings, lambda progress: None), Counters())
+    engine.start()
     prompts, sampling = make_prompts(args.task, args.repeats)
-    ask(engines[1], "Hello", sampling, 8)
+    ask(engine, "Hello", sampling, 8)
     rates: list[list[float]] = [[], []]
     for prompt in prompts:
         texts = []
-        for engine, of_engine in zip(engines, rates, strict=True):
+        for is_on, of_kind in zip((True, False), rates, strict=True):
+            engine.lookahead.is_on = is_on
             text, finished = ask(engine, prompt, sampling, args.tokens)
             texts.append(text)
-            of_engine.append((finished.usage.n_generated - 1) / finished.timings.decode_s)
+            of_kind.append((finished.usage.n_generated - 1) / finished.timings.decode_s)
             t = finished.timings
             drafts = f", {t.n_draft_accepted} of {t.n_draft} guesses right" if t.n_draft else ""
-            print(f"  {of_engine[-1]:6.1f} tok/s over {finished.usage.n_generated} tokens{drafts}", flush=True)
+            print(f"  {of_kind[-1]:6.1f} tok/s over {finished.usage.n_generated} tokens{drafts}", flush=True)
         print("  equal" if texts[0] == texts[1] else "  THE TEXTS DIFFER", flush=True)
-    ahead, alone = (statistics.harmonic_mean(of_engine) for of_engine in rates)
+    ahead, alone = (statistics.harmonic_mean(of_kind) for of_kind in rates)
     print(f"{args.task}: {ahead:.1f} tok/s ahead, {alone:.1f} alone, {ahead / alone:.3f} times")
-    for engine in engines:
-        engine.close()
+    engine.close()
 
 
 if __name__ == "__main__":

@@ -242,6 +242,8 @@ def describe_reply(engine: Engine, request: GenerationRequest, reply: Reply) -> 
         },
         "x_phobos": {"seed": reply.started.seed if reply.started is not None else None},
     }
+    if timings.n_draft:
+        whole["timings"] |= {"draft_n": timings.n_draft, "draft_n_accepted": timings.n_draft_accepted}
     if reply.first is not None:
         whole["candidates"] = [
             {"id": t.token_id, "token": t.text, "logprob": t.logprob} for t in reply.first.top or (reply.first,)

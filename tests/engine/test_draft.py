@@ -13,7 +13,7 @@ import pytest
 from gguf_writer import write_gguf
 from phobos.chat.messages import SamplingParams
 from phobos.engine import lookahead
-from phobos.engine.draft import N_AT_ONCE, open_draft
+from phobos.engine.draft import N_AT_ONCE, check_draft, open_draft
 from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
@@ -143,9 +143,10 @@ def test_wild_drafts_change_nothing(make_bench: MakeBench, monkeypatch: pytest.M
 
 def open_for(main: Path, draft: Path, **changes: Any) -> ScriptedBackend:
     limits = BackendLimits(n_ctx=128, n_slots=2, max_rows=66, max_outputs=34, n_vocab=300)
-    settings = EngineSettings(main, backend="reference", chunk_rows=64, draft_path=draft)
+    settings = EngineSettings(main, backend="reference", chunk_rows=64)
     with open_gguf(main) as gguf:
-        return open_draft(settings, gguf, replace(limits, **changes), lambda progress: None)  # type: ignore[return-value]
+        check_draft(draft, gguf)
+    return open_draft(settings, draft, replace(limits, **changes), lambda progress: None)  # type: ignore[return-value]
 
 
 def test_a_draft_model_gets_the_slots_and_at_most_the_context_of_its_model(tmp_path: Path) -> None:

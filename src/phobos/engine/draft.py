@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 
 from phobos.counters import LoadProgress
 from phobos.engine.cache import count_common
@@ -35,19 +36,27 @@ WORTH_COPYING = 16  # tokens more than a slot holds, that make it worth to copy 
 SMOOTHING = 0.25
 
 
-def open_draft(settings: EngineSettings, main: GGUF, limits: BackendLimits, progress: Progress) -> Backend:
-    """Load the draft model of `settings`, with the slots of the model of `main`, whose limits are given.
+def check_draft(path: Path, main: GGUF) -> None:
+    """`UsageError` where the model at `path` reads other tokens than that of `main`, for which it should guess."""
+    with open_gguf(path) as gguf:
+        for key in (f"tokenizer.ggml.{name}" for name in ("model", "tokens", "merges", "bos_token_id", "eos_token_id")):
+            if gguf.metadata.get(key) != main.metadata.get(key):
+                raise UsageError(
+                    f"{path.name} has another tokenizer than the model it should guess for ({key} differs): choose a "
+                    "small model of the same family, or leave out --draft"
+                )
 
-    `UsageError` where it cannot guess for that one.
+
+def open_draft(settings: EngineSettings, path: Path, limits: BackendLimits, progress: Progress) -> Backend:
+    """Load the draft model at `path`, with the slots of the model it guesses for, whose limits are given.
+
+    `UsageError` where it cannot.
     """
     from phobos.kernels import open_backend
 
-    path = settings.draft_path
-    assert path is not None
     if not limits.can_cut:
         raise UsageError("what this model holds cannot be cut back, so that none can guess for it: leave out --draft")
     with open_gguf(path) as gguf:
-        _check_same_words(gguf, main, path.name)
         n_ctx_train = gguf.get_int(f"{gguf.architecture}.context_length", limits.n_ctx)
         own = replace(settings, model_path=path, n_ctx=min(limits.n_ctx, n_ctx_train), n_slots=limits.n_slots)
 
@@ -59,15 +68,6 @@ def open_draft(settings: EngineSettings, main: GGUF, limits: BackendLimits, prog
         backend.close()
         raise UsageError(f"{path.name} cannot guess for another model: choose a small model of the same family")
     return backend
-
-
-def _check_same_words(draft: GGUF, main: GGUF, file: str) -> None:
-    for key in (f"tokenizer.ggml.{name}" for name in ("model", "tokens", "merges", "bos_token_id", "eos_token_id")):
-        if draft.metadata.get(key) != main.metadata.get(key):
-            raise UsageError(
-                f"{file} has another tokenizer than the model it should guess for ({key} differs): choose a small "
-                "model of the same family, or leave out --draft"
-            )
 
 
 @dataclass

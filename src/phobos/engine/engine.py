@@ -57,7 +57,7 @@ class Engine:
         self._can_cut = limits.can_cut
         self._slots = Slots(model.n_slots, model.n_ctx, can_cut=limits.can_cut)
         self._pace = Pace(max(1, min(model.settings.chunk_rows, limits.max_rows - model.n_slots)))
-        self._lookahead = Lookahead(
+        self.lookahead = Lookahead(
             self._pace.costs,
             limits,
             self._kernels,
@@ -206,7 +206,7 @@ class Engine:
             return
         budget = min(self._pace.budget(len(decoding)), self._max_rows - len(decoding)) if prompts else 0
         planned_s = time.perf_counter()
-        guesses = self._lookahead.plan([t.sequence for t in decoding], budget if prompts else None)
+        guesses = self.lookahead.plan([t.sequence for t in decoding], budget if prompts else None)
         self.counters.decode_s += time.perf_counter() - planned_s
         n_guessed = sum(len(guess) for guess in guesses)
         n_outputs = max(1, self._n_prompt_outputs - n_guessed)
@@ -231,7 +231,7 @@ class Engine:
                 self._slots.keep(rows.slot, self.model.backend.save_state(rows.slot))
             self._advance(ticket, rows, logits[first : first + rows.n_outputs])
             first += rows.n_outputs
-        self._lookahead.settle()
+        self.lookahead.settle()
         self._publish()
 
     def _account(self, n_decoding: int, n_prompt_rows: int, n_guessed: int, seconds: float) -> None:
@@ -347,7 +347,7 @@ class Engine:
                 del self._owners[slot.index]
                 self._slots.forget(slot.index)
                 self.model.backend.release(slot.index)
-                self._lookahead.release(slot.index)
+                self.lookahead.release(slot.index)
 
     # Ends
 

@@ -88,13 +88,14 @@ class _Followed:
 
 
 class Lookahead:
-    """See the module. Owned by the engine thread."""
+    """See the module. Owned by the engine thread; `is_on` may be changed while nothing runs."""
 
     def __init__(
         self, costs: PassCosts, limits: BackendLimits, kernels: RowKernels, *, looks_up: bool, draft: Backend | None
     ) -> None:
         self._costs = costs
         self._limits = limits
+        self.is_on = True
         self._looks_up = looks_up
         self._record = Record((*LOOKUP_CHANCES, FORCED_CHANCE, *DRAFT_CHANCES))
         self._drafter: Drafter | None = None
@@ -106,7 +107,7 @@ class Lookahead:
         """The tokens to guess for each of the running sequences in this turn; `n_prompt_rows` are those that prompts
         may have, None where none wait."""
         limits = self._limits
-        n_most = min(limits.max_outputs - limits.n_slots, limits.max_rows - len(sequences))
+        n_most = min(limits.max_outputs - limits.n_slots, limits.max_rows - len(sequences)) if self.is_on else 0
         if n_prompt_rows is not None:
             n_most = min(n_most, n_prompt_rows // PROMPT_SHARE)
         followed = {s: self._followed.get(s) or _Followed() for s in sequences}
@@ -143,7 +144,7 @@ class Lookahead:
     def _draft(self, drafter: Drafter, n_most: int) -> float:
         """Let the draft model guess for those sequences for which nothing better is known; the seconds it took."""
         base_s = self._costs.estimate(len(self._followed))
-        if not base_s:
+        if not base_s or n_most <= 0:
             return 0.0
         before_s = drafter.spent_s
         wanted: dict[Sequence, int] = {}

@@ -18,7 +18,7 @@ from phobos.chat.messages import GenerationRequest
 from phobos.chat.template import ChatTemplate, encode_prompt, make_template
 from phobos.counters import LoadProgress, ModelInfo
 from phobos.engine.answers import Answers, choose_answers
-from phobos.engine.draft import open_draft
+from phobos.engine.draft import check_draft, open_draft
 from phobos.engine.sampler import MAX_TOP_LOGPROBS, Constraint
 from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
@@ -206,6 +206,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
 
     progress(LoadProgress("mapping", 0.0, settings.model_path.name))
     with open_gguf(settings.model_path) as gguf:  # closed when loaded: its pages are given back
+        if settings.draft_path is not None:
+            check_draft(settings.draft_path, gguf)
         with ThreadPoolExecutor(2, thread_name_prefix="phobos-load") as pool:
             words = pool.submit(_load_words, gguf, settings)
             sampling_kernels = pool.submit(load_kernels, SAMPLING_KERNELS)
@@ -214,7 +216,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
                 tokenizer, template = words.result()
                 answers, template = choose_answers(template, tokenizer)
                 sampling_kernels.result()
-                draft = None if settings.draft_path is None else open_draft(settings, gguf, backend.limits, progress)
+                path = settings.draft_path
+                draft = None if path is None else open_draft(settings, path, backend.limits, progress)
             except BaseException:
                 backend.close()
                 raise
