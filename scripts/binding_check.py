@@ -4,57 +4,27 @@
 
 Starts a server on a port of its own, asks through the `openai` client, and prints one line a check. `--loop` plays a
 tool loop of two requests and shows what of the second prompt was reused; `--speed` compares decoding with and without
-a grammar. Exits with 1 where anything did not fit.
+a grammar. Exits with 1 where anything did not fit. A long count can be taken in pieces: `--seconds` stops after a time
+and says with which `--first` to go on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import jsonschema
 from binding_schemas import SCHEMAS, TOOLS
+from local_server import serve
 from openai import OpenAI
-
-
-@contextmanager
-def serve(model: str, parallel: int) -> Iterator[OpenAI]:
-    """A server of the model, and a client of it."""
-    program = Path(sys.executable).with_name("phobos-cli")
-    command = [str(program), "-m", model, "--listen", "127.0.0.1:0", "--no-tui"]
-    with tempfile.TemporaryFile("w+") as log:
-        server = subprocess.Popen([*command, "--parallel", str(parallel), "--max-queue", "64"], stdout=log, stderr=log)
-        try:
-            yield OpenAI(base_url=f"http://{_find_address(server, log)}/v1", api_key="none", timeout=900, max_retries=0)
-        finally:
-            server.terminate()
-            server.wait(30)
-
-
-def _find_address(server: subprocess.Popen[bytes], log: Any) -> str:
-    """The address that the server tells in its log."""
-    for _ in range(600):
-        log.seek(0)
-        found = re.search(r"listening on (?:http://)?(\S+)", log.read())
-        if found:
-            return found.group(1).rstrip("/")
-        if server.poll() is not None:
-            break
-        time.sleep(0.1)
-    log.seek(0)
-    raise SystemExit(f"the server did not start:\n{log.read()}")
 
 
 def check_call(client: OpenAI, index: int, max_tokens: int) -> str:
@@ -112,14 +82,26 @@ def check_schema(client: OpenAI, index: int, max_tokens: int) -> str:
     return "valid"
 
 
+CHECKS = {"required": check_call, "json_schema": check_schema}
+
+
 def count(client: OpenAI, name: str, check: Callable[[OpenAI, int, int], str], options: argparse.Namespace) -> bool:
     """Run one check many times and print what came of it."""
     began_s = time.monotonic()
+
+    def run(index: int) -> str | None:
+        late = options.seconds and time.monotonic() - began_s > options.seconds
+        return None if late else check(client, index, options.max_tokens)
+
+    last = options.first + options.requests
     with ThreadPoolExecutor(options.parallel) as pool:
-        outcomes = Counter(pool.map(lambda i: check(client, i, options.max_tokens), range(options.requests)))
+        words = list(pool.map(run, range(options.first, last)))
+    done = words[: words.index(None)] if None in words else words
+    outcomes = Counter(done)
     shown = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common(8))
-    print(f"{name}: {shown}, of {options.requests} ({time.monotonic() - began_s:.0f} s)", flush=True)
-    return outcomes["valid"] == options.requests
+    rest = f"; go on with --first {options.first + len(done)}" if len(done) < len(words) else ""
+    print(f"{name}: {shown}, of {len(done)} ({time.monotonic() - began_s:.0f} s){rest}", flush=True)
+    return outcomes["valid"] == len(done)
 
 
 LOOP_TOOLS = [
@@ -203,17 +185,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first request, which is its seed")
+    parser.add_argument("--seconds", type=float, default=0, help="begin no request of a count after so many seconds")
+    parser.add_argument("--only", choices=CHECKS, help="count one kind of request")
     parser.add_argument("--max-tokens", type=int, default=600)
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--loop", action="store_true", help="play the tool loop")
     parser.add_argument("--speed", type=int, default=0, metavar="ROUNDS", help="compare speeds")
     options = parser.parse_args()
     print(options.model.name, flush=True)
-    with serve(str(options.model), options.parallel) as client:
+    with serve(str(options.model), "--parallel", str(options.parallel), "--max-queue", "64") as address:
+        client = OpenAI(base_url=f"{address}/v1", api_key="none", timeout=900, max_retries=0)
         results = [True]
         if options.requests:
-            results.append(count(client, "tool_choice required", check_call, options))
-            results.append(count(client, "json_schema", check_schema, options))
+            results += [
+                count(client, name, check, options) for name, check in CHECKS.items() if options.only in (None, name)
+            ]
         if options.loop:
             results.append(play_loop(client))
         if options.speed:

@@ -101,6 +101,20 @@ def test_a_body_over_the_limit_is_413_however_it_comes(serve):
         assert client.at_end()
 
 
+def test_what_a_connection_refuses_is_told_in_the_envelope_of_its_path(serve):
+    server = serve(max_body_bytes=1000, request_timeout_s=0.2)
+    large = server.post("/v1/messages", b" " * 1001)
+    assert large.status == 413 and large.json["type"] == "error"
+    assert large.json["error"]["type"] == "request_too_large" and large.headers["connection"] == "close"
+    for sent, status in ((b"he", 408), (b"", 400)):
+        headers = {"content-type": "application/json"}
+        headers |= {"content-length": "5"} if status == 408 else {"transfer-encoding": "chunked"}
+        with server.connect() as client:
+            client.send(encode("POST", "/v1/messages", None, headers) + (sent or b"zz\r\n"))
+            reply = client.read()
+            assert reply.status == status and reply.json["error"]["type"] == "invalid_request_error"
+
+
 def test_a_large_refused_body_does_not_hide_the_answer(serve):
     server = serve(max_body_bytes=1000)
     with server.connect() as client:

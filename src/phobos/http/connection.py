@@ -45,6 +45,9 @@ class Application(Protocol):
     def refuse(self, head: RequestHead, peer: str) -> Response | None:
         """A refusal that needs no body (host, key, route, method, type), or None."""
 
+    def express(self, refusal: Refusal, path: str) -> Response:
+        """A refusal as the protocol of this path writes it."""
+
     async def answer(self, request: Request, channel: Channel) -> Response | None:
         """The response, or None when it went out through the channel."""
 
@@ -83,6 +86,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._channel: _StreamChannel | None = None
         self._answering = False
+        self._head: RequestHead | None = None  # of the request being read
         self._closing = False
         self._discarding = False
         self._n_discarded = 0
@@ -195,7 +199,7 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout_at(deadline):
                 got = await self._read_request()
         except TimeoutError:
-            got = Refusal(408, "the request did not arrive in time", code="request_timeout", close=True).response()
+            got = self._refusal(408, "the request did not arrive in time", "request_timeout")
         if got is None:
             return False
         if isinstance(got, Response):
@@ -220,11 +224,13 @@ class Connection(asyncio.Protocol):
 
     async def _read_request(self) -> tuple[Request, Response | None] | Response | None:
         """A whole request with its refusal, if it has one; a response to send before closing; or None at the end."""
+        self._head = None
         head = await self._next_event()
         if isinstance(head, Malformed):
-            return _malformed_response(head)
+            return self._malformed(head)
         if not isinstance(head, RequestHead):
             return None
+        self._head = head
         request_id = new_request_id()
         refusal = self._app.refuse(head, self.peer)
         if refusal is None and _declared_length(head) > self._limits.max_body_bytes:
@@ -250,7 +256,7 @@ class Connection(asyncio.Protocol):
             if isinstance(event, BodyEnd):
                 return b"".join(pieces)
             if isinstance(event, Malformed):
-                return _malformed_response(event)
+                return self._malformed(event)
             if not isinstance(event, BodyPiece):
                 return None
             n_bytes += len(event.data)
@@ -271,12 +277,17 @@ class Connection(asyncio.Protocol):
 
     def _too_large(self) -> Response:
         limit = self._limits.max_body_bytes
-        return Refusal(
-            413,
-            f"the request body is over {limit} bytes: shorten it or raise --max-body",
-            code="request_too_large",
-            close=True,
-        ).response()
+        message = f"the request body is over {limit} bytes: shorten it or raise --max-body"
+        return self._refusal(413, message, "request_too_large")
+
+    def _malformed(self, malformed: Malformed) -> Response:
+        code = {431: "headers_too_large", 501: "not_implemented"}.get(malformed.status, "malformed_request")
+        return self._refusal(malformed.status, malformed.message, code)
+
+    def _refusal(self, status: int, message: str, code: str) -> Response:
+        """The last response on this connection, in the envelope of the path that was asked for, if known."""
+        refusal = Refusal(status, message, code=code, close=True)
+        return refusal.response() if self._head is None else self._app.express(refusal, self._head.path)
 
     # --- answering ------------------------------------------------------------------------------------------------
 
@@ -423,11 +434,6 @@ class _StreamChannel:
         connection._write(connection._exchange.send_data(data))
         if not connection._writable.is_set():
             await connection._drained()
-
-
-def _malformed_response(malformed: Malformed) -> Response:
-    code = {431: "headers_too_large", 501: "not_implemented"}.get(malformed.status, "malformed_request")
-    return Refusal(malformed.status, malformed.message, code=code, close=True).response()
 
 
 def _declared_length(head: RequestHead) -> int:

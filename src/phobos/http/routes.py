@@ -64,6 +64,10 @@ class Routes:
         log.info("refused %s %s: %d %s", head.method, shown_path(head.path), refusal.status, refusal.code)
         return _in_envelope(head.path, refusal, None)
 
+    def express(self, refusal: Refusal, path: str) -> Response:
+        """A refusal as the protocol of this path writes it."""
+        return _in_envelope(path, refusal, None)
+
     def decorate(self, head: RequestHead | None, request_id: str) -> Headers:
         """Headers every reply carries."""
         return (("x-request-id", request_id), ("server", "phobos"), *self.guard.cors(head))
