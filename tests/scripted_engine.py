@@ -78,7 +78,8 @@ class ScriptedModel:
         if self.prepare_s:
             time.sleep(self.prepare_s)
         if isinstance(request.prompt, tuple):
-            tokens = list(request.prompt)
+            parts = ([x] if isinstance(x, int) else self.tokenizer.encode(x) for x in request.prompt)
+            tokens = [token for part in parts for token in part]
         else:
             text = request.prompt
             if text is None:
@@ -95,7 +96,8 @@ class ScriptedModel:
 
 def last_text(request: GenerationRequest) -> str:
     if request.prompt is not None:
-        return request.prompt if isinstance(request.prompt, str) else bytes(request.prompt).decode(errors="replace")
+        parts = (request.prompt,) if isinstance(request.prompt, str) else request.prompt
+        return "".join(x if isinstance(x, str) else bytes([x]).decode(errors="replace") for x in parts)
     return request.messages[-1].content or ""
 
 

@@ -26,7 +26,7 @@ class Bench:
         self.engine = Engine(self.model, self.counters)
         self._n_requests = 0
 
-    def request(self, prompt: str | tuple[int, ...], seed: int = 1, **fields: Any) -> GenerationRequest:
+    def request(self, prompt: str | tuple[int | str, ...], seed: int = 1, **fields: Any) -> GenerationRequest:
         self._n_requests += 1
         sampling = fields.pop("sampling", SamplingParams(seed=seed, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
         return GenerationRequest(f"r{self._n_requests}", prompt=prompt, sampling=sampling, **fields)

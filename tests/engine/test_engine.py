@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from phobos.chat.events import Failed, Finished, PromptLogprobs, Started, TextDelta
 from phobos.chat.messages import OutputFormat, SamplingParams, ToolSpec
 from phobos.errors import ContextLengthError, RequestError, UnavailableError
-from scripted_backend import BOS, Collector
+from scripted_backend import BOS, END, Collector
 
 MakeBench = Callable[..., Any]
 
@@ -109,6 +110,26 @@ def test_log_probabilities_are_of_the_raw_distribution(make_bench: MakeBench) ->
     assert {entry.token_id for entry in entries} == {7}
     for entry in entries:
         assert entry.logprob == next(top.logprob for top in entry.top if top.token_id == 7)
+
+
+def test_biases_of_texts_and_of_the_tokens_that_end_a_turn(make_bench: MakeBench) -> None:
+    bench = make_bench(n_ctx=128)
+    wanted = SamplingParams(temperature=0.0, text_bias={"ab": 100.0}, logit_bias={3: 50.0, END: 200.0})
+    assert bench.ask("abc", max_tokens=4, sampling=wanted).text == ""
+    never = replace(wanted, ignore_eos=True)
+    assert bench.ask("abc", max_tokens=4, sampling=never).text == "aaaa"
+    assert bench.ask("abc", max_tokens=4, sampling=replace(never, logit_bias={2: -50.0})).text != "aaaa"
+    with pytest.raises(RequestError) as error:
+        bench.model.prepare(bench.request("a", sampling=never, output=OutputFormat("json_object")))
+    assert error.value.param in ("ignore_eos", "response_format")
+
+
+def test_a_prompt_of_ids_and_texts(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    assert bench.model.prepare(bench.request(("ab", 5, "c", 6))) == (BOS, 2, 3, 5, 4, 6)
+    assert bench.model.prepare(bench.request((5, "ab"))) == (5, 2, 3)
+    with pytest.raises(RequestError):
+        bench.model.prepare(bench.request(("ab", 28)))
 
 
 def test_prompt_log_probabilities_are_those_of_the_rows_before(make_bench: MakeBench) -> None:

@@ -106,13 +106,55 @@ def test_what_the_engine_is_asked(serve):
 
 
 @pytest.mark.parametrize(
+    ("sent", "prompts"),
+    [
+        ([1, 2, "text", 3], [(1, 2, "text", 3)]),
+        ({"prompt_string": "text"}, ["text"]),
+        ([[5, 6], {"prompt_string": "text"}, "more"], [(5, 6), "text", "more"]),
+    ],
+)
+def test_prompts_of_ids_texts_and_objects(serve, sent, prompts):
+    server = serve(model=with_slots(3))
+    assert ask(server, sent).status == 200
+    assert [request.prompt for request in server.engine.submitted] == prompts
+
+
+def test_chosen_fields_and_biases(serve):
+    server = serve()
+    fields = ["content", "generation_settings/n_predict", "timings/predicted_n", "nothing"]
+    assert ask(server, n_predict=9, response_fields=fields).json == {
+        "content": "a b c",
+        "generation_settings/n_predict": 9,
+        "timings/predicted_n": 3,
+    }
+    assert "model" in ask(server, response_fields=[]).json
+    body = ask(server, ignore_eos=True, logit_bias=[[" hot", -3], [65, 2]]).json
+    assert body["generation_settings"]["logit_bias"] == [{"token": 65, "bias": 2.0}, {"token": 257, "bias": None}]
+    asked = server.engine.submitted[-1].sampling
+    assert asked.ignore_eos and asked.text_bias == {" hot": -3.0} and asked.logit_bias == {65: 2.0}
+
+
+def test_a_stream_has_a_part_for_each_token(serve):
+    def script(request, tokens, choice):
+        assert request.top_logprobs == 0
+        yield TextDelta("hi", tuple(TokenLogprob(ord(c), c, c.encode(), -0.5) for c in "hi"))
+        yield finished(tokens, 2)
+
+    *parts, last = ask(serve(script), stream=True).events
+    assert [(part["content"], part["tokens"]) for part in parts] == [("h", [104]), ("i", [105])]
+    assert last["stop"] and last["tokens"] == []
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"prompt": None}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": {"a": 1}}, "prompt"),
         ({"mirostat": 2}, "mirostat"),
-        ({"ignore_eos": True}, "ignore_eos"),
+        ({"prompt": [["x", -1]]}, "prompt"),
+        ({"prompt": {"prompt_string": "x", "multimodal_data": ["y"]}}, "prompt"),
+        ({"logit_bias": [["x", 101]]}, "logit_bias"),
         ({"image_data": [{}]}, "image_data"),
         ({"logit_bias": [[1]]}, "logit_bias"),
         ({"logit_bias": "x"}, "logit_bias"),

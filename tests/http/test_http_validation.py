@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from phobos.chat.messages import OutputFormat
 from phobos.errors import RequestError
 from phobos.http.fields import ignored_header
 from phobos.http.openai import parse_chat, parse_output
@@ -400,10 +401,37 @@ def test_the_last_assistant_message_is_continued():
     assert not continues(ends_with("one, two"), continue_assistant=False)
     assert not continues(ends_with("one, two ", tools=TOOLS), continue_assistant=False)
     assert not continues(ends_with(""))
+    for fields in ({"add_generation_prompt": True}, {"continue_final_message": False}):
+        assert not continues(ends_with("one", **fields))
+    for fields in ({"add_generation_prompt": False}, {"continue_final_message": True}):
+        assert continues(ends_with("one", **fields), continue_assistant=False)
+        assert refused(parse_chat, conversation() | fields).param == next(iter(fields))
+    both = ends_with("one", add_generation_prompt=True, continue_final_message=True)
+    assert refused(parse_chat, both).param == "add_generation_prompt"
     for body in (ends_with("one "), ends_with("one\n"), ends_with("one", tools=TOOLS)):
         assert refused(parse_chat, body).code == "invalid_message"
     unanswered = conversation({"role": "assistant", "content": "wait", "tool_calls": [CALL]})
     assert refused(parse_chat, unanswered).code == "invalid_message"
+
+
+def test_llama_servers_words_for_formats_and_slots():
+    def request(**fields):
+        return parse_chat(chat("x", **fields), "r", ServeSettings()).requests[0]
+
+    assert request(grammar='root ::= "a"').output == OutputFormat("grammar", pattern='root ::= "a"')
+    assert request(json_schema={"const": 1}).output == OutputFormat("json_schema", schema={"const": 1})
+    assert request(id_slot=2).cache_slot == 2 and request(id_slot=-1).cache_slot is None
+    twice = chat("x", grammar='root ::= "a"', response_format={"type": "json_object"})
+    assert refused(parse_chat, twice).param == "grammar"
+    assert refused(parse_chat, chat("x", json_schema="x")).param == "json_schema"
+
+
+def test_the_tokens_of_a_chat_are_counted(serve):
+    server = serve(model=with_slots(1, n_ctx=50))
+    for text, count in (("hello", 11), ("x" * 100, 106)):
+        reply = server.post(CHAT + "/input_tokens", chat(text))
+        assert reply.json == {"object": "response.input_tokens", "input_tokens": count}
+    assert server.post(CHAT + "/input_tokens", {"messages": []}).status == 400
 
 
 def test_unknown_fields_are_ignored_and_listed(serve):

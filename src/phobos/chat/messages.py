@@ -59,6 +59,8 @@ class SamplingParams:
     repetition_penalty: float | None = None
     seed: int | None = None  # None or -1: random
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    text_bias: Mapping[str, float] = field(default_factory=dict)  # for each token of a text
+    ignore_eos: bool = False  # tokens that end a turn are never drawn
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,12 @@ class ToolChoice:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One request. Exactly one of `messages` (chat) and `prompt` (completion: text, or token ids) is used."""
+    """One request. Exactly one of `messages` (chat) and `prompt` (completion: text, or token ids, among which texts may
+    stand) is used."""
 
     request_id: str
     messages: tuple[Message, ...] = ()
-    prompt: str | tuple[int, ...] | None = None
+    prompt: str | tuple[int | str, ...] | None = None
     suffix: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: ToolChoice = ToolChoice()

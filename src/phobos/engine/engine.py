@@ -103,7 +103,7 @@ class Engine:
         """
         model = self.model
         self._check_length(tokens)
-        sampling = resolve_sampling(request.sampling, model.settings.sampling, model.sampling)
+        sampling = resolve_sampling(model.bias(request.sampling), model.settings.sampling, model.sampling)
         scanner = model.open_scanner(request, tokens)
         sequence = Sequence(
             request,

@@ -6,6 +6,7 @@ backend only by the engine's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 from phobos.chat.dialects import knows_reasoning
 from phobos.chat.dialects.scanner import Scanner
-from phobos.chat.messages import GenerationRequest
+from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.chat.template import ChatTemplate, encode_prompt, make_template
 from phobos.counters import LoadProgress, ModelInfo
 from phobos.engine.answers import Answers, choose_answers
@@ -78,6 +79,16 @@ class Model:
         if self.draft is not None:
             self.draft.close()
 
+    def bias(self, sampling: SamplingParams) -> SamplingParams:
+        """With the biases of texts and of the tokens that end a turn put into `logit_bias`."""
+        biases: dict[int, float] = {}
+        for text, value in sampling.text_bias.items():
+            biases.update(dict.fromkeys(self.tokenizer.encode(text, continues=True), value))
+        biases.update(sampling.logit_bias)
+        if sampling.ignore_eos:
+            biases.update(dict.fromkeys(self.tokenizer.end_ids, -math.inf))
+        return replace(sampling, logit_bias=biases) if biases else sampling
+
     def warm(self) -> None:
         """Begin in the background with what the first tool call or output format would wait for."""
         if self.answers is not None:
@@ -117,6 +128,8 @@ class Model:
                 code="unsupported_value",
                 param="response_format",
             )
+        if request.sampling.ignore_eos and request.output.kind != "text":
+            raise RequestError("ignore_eos and an output format contradict each other: send one", param="ignore_eos")
         if request.tools and request.tool_choice.kind != "none" and not self.supports_tools:
             raise RequestError(
                 "this server cannot run tool calls for this model: leave out tools or send tool_choice none",
@@ -131,12 +144,16 @@ class Model:
             )
 
     def _encode_prompt(self, request: GenerationRequest) -> list[int]:
-        """A completion's prompt: text as it is, its control tokens meant as such, or token ids."""
+        """A completion's prompt: text as it is, its control tokens meant as such, token ids, or both in a row."""
         prompt = request.prompt
         if isinstance(prompt, tuple):
-            for token in prompt:
-                self._check_token(token, "prompt")
-            tokens = list(prompt)
+            tokens: list[int] = []
+            for part in prompt:
+                if isinstance(part, str):
+                    tokens += self.tokenizer.encode(part, special=True, bos=not tokens, continues=bool(tokens))
+                else:
+                    self._check_token(part, "prompt")
+                    tokens.append(part)
         else:
             tokens = self.tokenizer.encode(prompt or "", special=True, bos=True)
         return tokens if request.suffix is None else self._infill(tokens, request.suffix)

@@ -21,9 +21,9 @@ from phobos.chat.messages import (
     ToolChoice,
     ToolSpec,
 )
-from phobos.errors import ContextLengthError, RequestError
+from phobos.errors import RequestError
 from phobos.http.anthropic_reply import MessageDialect
-from phobos.http.capabilities import check_request
+from phobos.http.capabilities import check_request, count_prompt
 from phobos.http.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
 from phobos.http.fields import Fields, convert, sort_fields
 from phobos.http.generation import Job
@@ -110,10 +110,7 @@ def count_tokens(body: dict[str, Any], model: ServedModel, request_id: str, sett
     _, asked = _read(body, settings)
     request = _request(asked, request_id, settings)
     check_request(request, model)
-    try:
-        return {"input_tokens": len(model.prepare(request))}
-    except ContextLengthError as error:
-        return {"input_tokens": int(error.details["n_prompt_tokens"])}
+    return {"input_tokens": count_prompt(request, model)}
 
 
 def _read(body: dict[str, Any], settings: ServeSettings) -> tuple[Fields, MessagesFields]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phobos.chat.messages import GenerationRequest
-from phobos.errors import RequestError
+from phobos.errors import ContextLengthError, RequestError
 from phobos.http.port import ServedModel
 
 
@@ -23,6 +23,14 @@ def check_request(request: GenerationRequest, model: ServedModel) -> None:
         raise _unsupported("suffix", "this model has no infill tokens")
 
 
+def count_prompt(request: GenerationRequest, model: ServedModel) -> int:
+    """The tokens of a request's prompt, also of one that does not fit. Raises `RequestError`."""
+    try:
+        return len(model.prepare(request))
+    except ContextLengthError as error:
+        return int(error.details["n_prompt_tokens"])
+
+
 def _check_bounds(request: GenerationRequest, model: ServedModel) -> None:
     n_vocab = model.tokenizer.n_vocab
     if request.n > model.n_slots:
@@ -31,7 +39,7 @@ def _check_bounds(request: GenerationRequest, model: ServedModel) -> None:
         raise RequestError(f"cache_slot must be below {model.n_slots}, the number of slots", param="cache_slot")
     if any(token >= n_vocab for token in request.sampling.logit_bias):
         raise RequestError(f"logit_bias names a token beyond the vocabulary of {n_vocab}", param="logit_bias")
-    if isinstance(request.prompt, tuple) and any(token >= n_vocab for token in request.prompt):
+    if isinstance(request.prompt, tuple) and any(isinstance(part, int) and part >= n_vocab for part in request.prompt):
         raise RequestError(f"prompt holds a token beyond the vocabulary of {n_vocab}", param="prompt")
 
 

@@ -6,6 +6,7 @@ is refused unless it is sent switched off, as that server's own clients send it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from phobos.chat.messages import GenerationRequest, OutputFormat, SamplingParams
 from phobos.errors import RequestError
 from phobos.http.fields import convert, sort_fields
 from phobos.http.generation import Job, ReplyFacts
-from phobos.http.openai import MAX_LOGPROBS, parse_prompts, parse_stops
+from phobos.http.openai import MAX_LOGPROBS, MAX_PROMPTS, parse_prompts, parse_stops
 from phobos.http.openai_reply import Ledger
 from phobos.http.wire import SSE_DONE, SSE_HEARTBEAT, Refusal, Response, sse
 from phobos.settings import ServeSettings
@@ -36,10 +37,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "xtc_probability": (0,),
     "dry_multiplier": (0,),
     "top_n_sigma": (-1, 0),
-    "ignore_eos": (False,),
     "n_indent": (0,),
     "t_max_predict_ms": (-1, 0),
     "image_data": ([],),
+    "multimodal_data": ([],),
     "lora": ([],),
     "post_sampling_probs": (False,),
 }
@@ -48,7 +49,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 class LlamaFields(msgspec.Struct, kw_only=True):
     """`POST /completion`."""
 
-    prompt: str | list[str | _Token | list[_Token]] | None = None
+    prompt: Any = None
     model: str | None = None
     n_predict: Annotated[int, Meta(ge=-1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -63,6 +64,8 @@ class LlamaFields(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
     n_probs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     logit_bias: Any = None
+    ignore_eos: bool | None = None
+    response_fields: list[str] | None = None
     json_schema: Any = None
     grammar: str | None = None
     stream: bool | None = None
@@ -84,6 +87,7 @@ def parse_llama_completion(body: dict[str, Any], request_id: str, settings: Serv
     if asked.prompt is None:
         raise RequestError("prompt is required", param="prompt")
     n_predict = asked.n_predict
+    with_tokens = bool(asked.return_tokens) or bool(asked.stream)
     requests = tuple(
         GenerationRequest(
             request_id=request_id,
@@ -92,17 +96,44 @@ def parse_llama_completion(body: dict[str, Any], request_id: str, settings: Serv
             sampling=_sampling(asked),
             max_tokens=MAX_PREDICT if n_predict == -1 else n_predict,
             stop=parse_stops(asked.stop),
-            top_logprobs=asked.n_probs if asked.n_probs else 0 if asked.return_tokens else None,
+            top_logprobs=asked.n_probs if asked.n_probs else 0 if with_tokens else None,
             cache_slot=None if asked.id_slot == -1 else asked.id_slot,
             cache_prompt=asked.cache_prompt is not False,
         )
-        for prompt in parse_prompts(asked.prompt)
+        for prompt in _read_prompts(asked.prompt)
     )
-    dialect = LlamaDialect(requests, bool(asked.n_probs), bool(asked.return_tokens), n_predict)
+    dialect = LlamaDialect(requests, bool(asked.n_probs), with_tokens, n_predict, tuple(asked.response_fields or ()))
     return Job(requests, bool(asked.stream), asked.model, dialect, fields.unknown)
 
 
+def _read_prompts(value: Any) -> tuple[str | tuple[int | str, ...], ...]:
+    """One prompt or a list: text, ids, both in a row, or an object that holds the text."""
+    if isinstance(value, list) and any(isinstance(item, list | dict) for item in value):
+        if len(value) > MAX_PROMPTS:
+            raise RequestError(
+                f"prompt holds {len(value)} prompts, and at most {MAX_PROMPTS} are taken", param="prompt"
+            )
+        return tuple(map(_read_prompt, value))
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return parse_prompts(value)
+    return (_read_prompt(value),)
+
+
+def _read_prompt(value: Any) -> str | tuple[int | str, ...]:
+    if isinstance(value, dict) and not value.get("multimodal_data"):
+        value = value.get("prompt_string")
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise RequestError("prompt must be text, token ids, or a list of prompts", param="prompt")
+    for part in value:
+        if not isinstance(part, str | int) or isinstance(part, bool) or (isinstance(part, int) and part < 0):
+            raise RequestError("prompt must hold token ids and texts", param="prompt")
+    return tuple(value)
+
+
 def _sampling(asked: LlamaFields) -> SamplingParams:
+    biases = _parse_biases(asked.logit_bias)
     return SamplingParams(
         temperature=asked.temperature,
         top_k=None if asked.top_k is None else max(0, asked.top_k),
@@ -113,16 +144,18 @@ def _sampling(asked: LlamaFields) -> SamplingParams:
         frequency_penalty=asked.frequency_penalty,
         repetition_penalty=asked.repeat_penalty,
         seed=asked.seed,
-        logit_bias=_parse_biases(asked.logit_bias),
+        logit_bias={key: bias for key, bias in biases.items() if isinstance(key, int)},
+        text_bias={key: bias for key, bias in biases.items() if isinstance(key, str)},
+        ignore_eos=bool(asked.ignore_eos),
     )
 
 
-def _parse_biases(value: Any) -> dict[int, float]:
-    """`[[id, bias], ...]` or `{"id": bias}`; false forbids a token."""
+def _parse_biases(value: Any) -> dict[int | str, float]:
+    """`[[id, bias], ...]` or `{"id": bias}`; a text stands for each of its tokens, false forbids a token."""
     pairs = list(value.items()) if isinstance(value, dict) else value if value is not None else []
     if not isinstance(pairs, list):
         raise _wrong_bias()
-    biases: dict[int, float] = {}
+    biases: dict[int | str, float] = {}
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise _wrong_bias()
@@ -131,7 +164,7 @@ def _parse_biases(value: Any) -> dict[int, float]:
             token = int(token)
         if bias is False:
             bias = -100
-        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+        if not isinstance(token, int | str) or isinstance(token, bool) or (isinstance(token, int) and token < 0):
             raise _wrong_bias()
         if not isinstance(bias, int | float) or isinstance(bias, bool) or not -100 <= bias <= 100:
             raise _wrong_bias()
@@ -140,7 +173,7 @@ def _parse_biases(value: Any) -> dict[int, float]:
 
 
 def _wrong_bias() -> RequestError:
-    message = "logit_bias must hold pairs of a token id and a bias from -100 to 100"
+    message = "logit_bias must hold pairs of a token id, or a text, and a bias from -100 to 100"
     return RequestError(message, param="logit_bias")
 
 
@@ -176,6 +209,7 @@ class _Text:
     index: int
     request: GenerationRequest
     dialect: LlamaDialect
+    tokenizer: Any
     ledger: Ledger = field(default_factory=lambda: Ledger(1))
     pieces: list[str] = field(default_factory=list)
     entries: list[TokenLogprob] = field(default_factory=list)
@@ -219,7 +253,14 @@ class _Text:
         }
         if self.dialect.with_probs and with_text:
             body["completion_probabilities"] = [_shape(entry) for entry in self.entries]
-        return body
+        return _choose(body, self.dialect.response_fields) if self.dialect.response_fields else body
+
+    def parts(self, event: TextDelta) -> Iterator[dict[str, Any]]:
+        """The parts of the stream: one for each token, as that server sends them."""
+        for entry in event.logprobs:
+            yield self.part(TextDelta(entry.text, (entry,)))
+        if event.text and not event.logprobs:
+            yield self.part(event)
 
     def part(self, event: TextDelta) -> dict[str, Any]:
         """A part of the stream."""
@@ -254,7 +295,27 @@ class _Text:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "n_probs": self.request.top_logprobs or 0,
+            "logit_bias": self._biases(),
         }
+
+    def _biases(self) -> list[dict[str, Any]]:
+        """As ids; a token that is never drawn has null for its bias."""
+        sampling = self.request.sampling
+        never = self.tokenizer.end_ids if sampling.ignore_eos else ()
+        shown: dict[int, float | None] = dict(sampling.logit_bias) | dict.fromkeys(sorted(never))
+        return [{"token": token, "bias": bias} for token, bias in shown.items()]
+
+
+def _choose(body: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of the fields that were asked for; `a/b` is the field b of a, under that name."""
+    chosen = {}
+    for name in names:
+        value: Any = body
+        for step in name.split("/"):
+            value = value.get(step) if isinstance(value, dict) else None
+        if value is not None:
+            chosen[name] = value
+    return chosen
 
 
 class LlamaFold:
@@ -262,7 +323,9 @@ class LlamaFold:
 
     def __init__(self, dialect: LlamaDialect, facts: ReplyFacts) -> None:
         self._model = facts.model
-        self._texts = [_Text(index, request, dialect) for index, request in enumerate(dialect.requests)]
+        self._texts = [
+            _Text(index, request, dialect, facts.tokenizer) for index, request in enumerate(dialect.requests)
+        ]
 
     def push(self, choice: int, event: Event) -> None:
         """Take one event."""
@@ -279,14 +342,16 @@ class LlamaWriter:
 
     def __init__(self, dialect: LlamaDialect, facts: ReplyFacts) -> None:
         self._model = facts.model
-        self._texts = [_Text(index, request, dialect) for index, request in enumerate(dialect.requests)]
+        self._texts = [
+            _Text(index, request, dialect, facts.tokenizer) for index, request in enumerate(dialect.requests)
+        ]
 
     def push(self, choice: int, event: Event) -> bytes:
         """The part of one event."""
         text = self._texts[choice]
         text.push(event)
-        if isinstance(event, TextDelta) and (event.text or event.logprobs):
-            return sse(text.part(event))
+        if isinstance(event, TextDelta):
+            return b"".join(map(sse, text.parts(event)))
         return sse(text.whole(self._model, with_text=False)) if isinstance(event, Finished) else b""
 
     def end(self) -> bytes:
@@ -304,12 +369,18 @@ class LlamaDialect:
     heartbeat = SSE_HEARTBEAT
 
     def __init__(
-        self, requests: tuple[GenerationRequest, ...], with_probs: bool, with_tokens: bool, n_predict: int | None
+        self,
+        requests: tuple[GenerationRequest, ...],
+        with_probs: bool,
+        with_tokens: bool,
+        n_predict: int | None,
+        response_fields: tuple[str, ...] = (),
     ) -> None:
         self.requests = requests
         self.with_probs = with_probs
         self.with_tokens = with_tokens
         self.n_predict = n_predict
+        self.response_fields = response_fields
 
     def fold(self, facts: ReplyFacts) -> LlamaFold:
         """A collector for a whole reply."""

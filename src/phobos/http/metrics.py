@@ -162,10 +162,13 @@ class _LlamaCollector:
         now = self._snapshot
         counters = {
             "prompt_tokens": ("Prompt tokens that were computed", now.prompt_tokens_computed),
+            "prompt_tokens_cached": ("Prompt tokens found in a slot", now.prompt_tokens_reused),
             "prompt_seconds": ("Time in prompts", now.prompt_s),
             "tokens_predicted": ("Tokens generated", now.generated_tokens),
             "tokens_predicted_seconds": ("Time in decoding", now.decode_s),
             "n_decode": ("Passes of the model", now.passes),
+            "spec_decode_num_draft_tokens": ("Tokens drafted", now.draft_tokens),
+            "spec_decode_num_accepted_tokens": ("Drafted tokens that were right", now.draft_tokens_accepted),
         }
         for name, (text, value) in counters.items():
             yield CounterMetricFamily("llamacpp:" + name, text, value=value)

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from phobos.chat.messages import (
     GenerationRequest,
+    Message,
     OutputFormat,
     SamplingParams,
     ToolChoice,
@@ -21,10 +22,12 @@ from phobos.chat.messages import (
 )
 from phobos.chat.tool_schemas import parse_tools
 from phobos.errors import RequestError
+from phobos.http.capabilities import check_request, count_prompt
 from phobos.http.conversation import is_continued, parse_messages
 from phobos.http.fields import convert, sort_fields
 from phobos.http.generation import Job
 from phobos.http.openai_reply import ChatDialect, CompletionDialect
+from phobos.http.port import ServedModel
 from phobos.http.wire import quoted
 from phobos.settings import ServeSettings
 
@@ -92,6 +95,12 @@ class ChatFields(SharedFields, kw_only=True):
     functions: Any = None
     function_call: Any = None
     echo: bool | None = None
+    # llama-server's and vLLM's
+    grammar: str | None = None
+    json_schema: Any = None
+    id_slot: Annotated[int, Meta(ge=-1)] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
 
 
 class CompletionFields(SharedFields, kw_only=True):
@@ -133,7 +142,7 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
         tool_choice=choice,
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         strict_tool_calls=bool(asked.strict_tool_calls),
-        output=parse_output(asked.response_format),
+        output=_parse_output(asked),
         sampling=_sampling(asked),
         max_tokens=asked.max_completion_tokens or asked.max_tokens,
         stop=parse_stops(asked.stop),
@@ -145,14 +154,42 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
         reasoning_effort=asked.reasoning_effort,
         preserve_thinking=asked.preserve_thinking,
         prefill_thinking=settings.prefill_thinking,
-        continue_assistant=settings.continue_assistant
-        and is_continued(messages, tools, f"messages[{len(messages) - 1}]"),
+        continue_assistant=_continues(asked, settings) and _is_continued(asked, messages, tools),
         template_kwargs=kwargs,
-        cache_slot=asked.cache_slot,
+        cache_slot=asked.id_slot if asked.cache_slot is None and asked.id_slot != -1 else asked.cache_slot,
         cache_prompt=asked.cache_prompt is not False,
     )
     dialect = ChatDialect(request, include_usage=_wants_usage(asked))
     return Job((request,), bool(asked.stream), asked.model, dialect, fields.unknown)
+
+
+def count_chat_tokens(
+    body: dict[str, Any], model: ServedModel, request_id: str, settings: ServeSettings
+) -> dict[str, Any]:
+    """How many tokens the prompt of a chat request has, also of one that does not fit. Raises `RequestError`."""
+    (request,) = parse_chat(body, request_id, settings).requests
+    check_request(request, model)
+    return {"object": "response.input_tokens", "input_tokens": count_prompt(request, model)}
+
+
+def _continues(asked: ChatFields, settings: ServeSettings) -> bool:
+    """Whether a last assistant message is to be continued: as asked for, else as the flag says."""
+    if asked.continue_final_message and asked.add_generation_prompt:
+        message = "continue_final_message and add_generation_prompt contradict each other: send one of them"
+        raise RequestError(message, param="add_generation_prompt")
+    if asked.continue_final_message is not None:
+        return asked.continue_final_message
+    return settings.continue_assistant if asked.add_generation_prompt is None else not asked.add_generation_prompt
+
+
+def _is_continued(asked: ChatFields, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...]) -> bool:
+    """Whether the last message is continued. Raises `RequestError` where that was asked for and cannot be."""
+    if is_continued(messages, tools, f"messages[{len(messages) - 1}]"):
+        return True
+    if asked.continue_final_message or asked.add_generation_prompt is False:
+        name = "continue_final_message" if asked.continue_final_message else "add_generation_prompt"
+        raise RequestError(f"{name}: there is no assistant message at the end to go on with", param=name)
+    return False
 
 
 def parse_completion(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
@@ -276,6 +313,19 @@ def _parse_tool_choice(value: Any, tools: tuple[ToolSpec, ...]) -> ToolChoice:
     if value == "required" and not tools:
         raise RequestError("tool_choice is required, but there are no tools", param="tool_choice")
     return ToolChoice("function", name) if name is not None else ToolChoice(value)
+
+
+def _parse_output(asked: ChatFields) -> OutputFormat:
+    """`response_format`, or llama-server's `grammar` and `json_schema`; one of them at most."""
+    named = {"response_format": asked.response_format, "json_schema": asked.json_schema, "grammar": asked.grammar}
+    given = [name for name, value in named.items() if value is not None and value != ""]
+    if len(given) > 1:
+        raise RequestError(f"{given[0]} and {given[1]} say the same: send one of them", param=given[1])
+    if given == ["json_schema"]:
+        return _schema_output(asked.json_schema, "json_schema")
+    if given == ["grammar"]:
+        return OutputFormat("grammar", pattern=asked.grammar)
+    return parse_output(asked.response_format)
 
 
 def parse_output(value: Any) -> OutputFormat:

@@ -82,16 +82,19 @@ class Ledger:
         n_prompt = sum(timings.n_prompt_computed for timings in firsts)
         decode_ms = 1000 * sum(timings.decode_s for timings in self.timings.values())
         n_generated = sum(usage.n_generated for usage in self.usages.values())
+        n_steps = n_generated - sum(
+            usage.n_generated > 0 for usage in self.usages.values()
+        )  # the prompt gave the first
         timings = {
             "cache_n": sum(u.n_cached for choice, u in self.usages.items() if choice % self.copies == 0),
             "prompt_n": n_prompt,
-            "prompt_ms": round(prompt_ms, 3),
+            "prompt_ms": prompt_ms,
             "prompt_per_token_ms": _ratio(prompt_ms, n_prompt),
             "prompt_per_second": _ratio(1000 * n_prompt, prompt_ms),
             "predicted_n": n_generated,
-            "predicted_ms": round(decode_ms, 3),
-            "predicted_per_token_ms": _ratio(decode_ms, n_generated),
-            "predicted_per_second": _ratio(1000 * n_generated, decode_ms),
+            "predicted_ms": decode_ms,
+            "predicted_per_token_ms": _ratio(decode_ms, n_steps),
+            "predicted_per_second": _ratio(1000 * n_steps, decode_ms),
         }
         n_draft = sum(t.n_draft for t in self.timings.values())
         if n_draft:
@@ -100,8 +103,8 @@ class Ledger:
         return timings
 
 
-def _ratio(value: float, divisor: float) -> float | None:
-    return round(value / divisor, 3) if divisor > 0 else None
+def _ratio(value: float, divisor: float) -> float:
+    return value / divisor if divisor > 0 else 0.0
 
 
 def _new_id(prefix: str) -> str:
@@ -320,8 +323,9 @@ class _CompletionChoice:
         self._n_chars = 0
         self._echo = ""
         if request.echo and not self._with_logprobs:
-            prompt = request.prompt
-            self._echo = prompt if isinstance(prompt, str) else tokenizer.decode(list(prompt or ()), special=True)
+            parts = (request.prompt,) if isinstance(request.prompt, str) else request.prompt or ()
+            texts = (x if isinstance(x, str) else tokenizer.decode([x], special=True) for x in parts)
+            self._echo = "".join(texts)
         self.text: list[str] = []
         self.logprobs: dict[str, list[Any]] = {
             "tokens": [],

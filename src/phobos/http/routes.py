@@ -20,7 +20,7 @@ from phobos.http.anthropic_reply import anthropic_error
 from phobos.http.fields import decode_object
 from phobos.http.generation import Generations
 from phobos.http.llama_completion import parse_llama_completion
-from phobos.http.openai import parse_chat, parse_completion
+from phobos.http.openai import count_chat_tokens, parse_chat, parse_completion
 from phobos.http.responses import parse_response_job
 from phobos.http.security import ALLOWED_METHODS, Guard
 from phobos.http.wire import (
@@ -210,8 +210,10 @@ async def _answer_messages(routes: Routes, request: Request, channel: Channel) -
 
 
 async def _answer_count(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    counted = count_tokens if _canonical(request.path).startswith(_MESSAGES) else count_chat_tokens
+
     def count(body: dict[str, Any], model: Any) -> dict[str, Any]:
-        return {**count_tokens(body, model, request.request_id, routes.generations.settings)}
+        return {**counted(body, model, request.request_id, routes.generations.settings)}
 
     return await _ask_model(routes, request, count)
 
@@ -252,6 +254,7 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "/slots": (_answer_slots, _GET),
     "/props": (_answer_props, _GET),
     "/v1/chat/completions": (_answer_chat, _POST),
+    "/v1/chat/completions/input_tokens": (_answer_count, _POST),
     "/v1/completions": (_answer_completion, _POST),
     _MESSAGES: (_answer_messages, _POST),
     _MESSAGES + "/count_tokens": (_answer_count, _POST),

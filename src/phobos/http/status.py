@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from phobos.counters import Counters
@@ -61,13 +62,11 @@ def answer_health(generations: Generations, counters: Counters, *, detailed: boo
 
 def answer_metrics(generations: Generations, counters: Counters) -> Response:
     """`GET /metrics`."""
-    text = render_metrics(
-        generations.metrics,
-        generations.admission,
-        counters.snapshot(),
-        with_llamacpp=generations.settings.metrics_llamacpp,
-    )
-    return Response(200, text, METRICS_TYPE)
+    snapshot = counters.snapshot()
+    with_llamacpp = generations.settings.metrics_llamacpp
+    text = render_metrics(generations.metrics, generations.admission, snapshot, with_llamacpp=with_llamacpp)
+    started = round(time.time() - (snapshot.taken_s - snapshot.started_s))
+    return Response(200, text, METRICS_TYPE, (("process-start-time-unix", str(started)),) if with_llamacpp else ())
 
 
 def describe_model(generations: Generations, model: ServedModel) -> dict[str, Any]:
