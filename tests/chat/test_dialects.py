@@ -80,6 +80,7 @@ TWO_CALLS = {
     "functionary": "<function=get_weather>VALUES</function><function=ping>{}</function>",
     "gigachat": '<|function_call|>{"name": "get_weather", "arguments": VALUES}'
     '<|function_call|>{"name": "ping", "arguments": {}}',
+    "lfm": "<|tool_call_start|>[get_weather(city='TEXT', count=3), ping()]<|tool_call_end|>",
 }
 TWO_CALLS["cohere-text"] = TWO_CALLS["cohere"]
 ARGS = '{"city": "Münster \\"A\\"", "count": 3}'
@@ -347,3 +348,24 @@ def test_any_text_cut_anywhere_gives_the_same(parts: list[str], name: str, cuts:
         i += 1
     assert read(BY_NAME[name], TOOLS, pieces, in_reasoning=in_reasoning) == whole
     assert read(BY_NAME[name], TOOLS, list(text), in_reasoning=in_reasoning) == whole
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ("city='it's here, or not', count=3", '{"city": "it\'s here, or not", "count": 3}'),
+        ('city="it\'s", flag=True', '{"city": "it\'s", "flag": true}'),
+        ("city='it\\'s \\d', note=None", '{"city": "it\'s \\\\d", "note": null}'),
+        ("list=[1, 2], more={'a': [1, 'b)']}", '{"list": [1, 2], "more": {"a": [1, "b)"]}}'),
+        ('more={"a": "x, y"}, rate=-1.5e3', '{"more": {"a": "x, y"}, "rate": -1.5e3}'),
+        ("city='x' , count=4 '", '{"city": "x\' , count=4 "}'),  # a quote closes next to a comma or bracket only
+        ("city=bare", '{"city": "bare"}'),
+        ("city='\\'", '{"city": "\\\\"}'),
+    ],
+)
+def test_arguments_of_a_python_call(written: str, arguments: str) -> None:
+    check(
+        "lfm",
+        f"<|tool_call_start|>[get_weather({written})]<|tool_call_end|>",
+        Answer(calls=(("get_weather", arguments),), order=("call 0",)),
+    )

@@ -21,6 +21,7 @@ from phobos.chat.dialects.json_families import (
     NEMOTRON,
 )
 from phobos.chat.dialects.kimi import KIMI
+from phobos.chat.dialects.lfm import LFM
 from phobos.chat.dialects.llama3 import LLAMA3
 from phobos.chat.dialects.minicpm import MINICPM
 from phobos.chat.dialects.mistral import MISTRAL, MISTRAL_ARGS, MISTRAL_IDS
@@ -29,6 +30,7 @@ from phobos.chat.dialects.qwen_xml import QWEN_XML
 
 DIALECTS: tuple[Dialect, ...] = (
     HARMONY,
+    LFM,
     GEMMA,
     KIMI,
     DEEPSEEK_R1,
