@@ -18,8 +18,40 @@ FILES_LEFT_OUT = {
     "test_sleep.py": "giving the model back when idle",
 }
 
-# Cases by a pattern over file, name and parameters.
-CASES_LEFT_OUT: tuple[tuple[str, str], ...] = ()
+_ONE_MODEL = "the answers, tokens or speed of one particular model"
+# Cases by a pattern over file, name and parameters; the first that is found counts.
+CASES_LEFT_OUT: tuple[tuple[str, str], ...] = (
+    (r"test_chat_completion\[|test_chat_completion_stream\[|test_chat_completion_with_openai_library", _ONE_MODEL),
+    (
+        r"test_chat_completion_cached_tokens|test_completion_prompt_cache|test_completion_response_fields.*32",
+        _ONE_MODEL,
+    ),
+    (r"::test_completion\[|test_completion_stream\[|test_completion(_stream)?_with_openai_library", _ONE_MODEL),
+    (r"test_ctx_shift_disabled_short_prompt|test_ctx_shift_disabled_long_prompt|test_tokenize_with_bos", _ONE_MODEL),
+    (r"test_load_split_model|test_thinking_with_reasoning_model|real_model|without_tool_call_slow", _ONE_MODEL),
+    (r"test_tool_call\.py::test_(weather|calc_result|thoughts|hello_world)", _ONE_MODEL),
+    (r"__verbose|test_chat_template\b|assistant_prefill|vllm_compat|test_verbose_debug", "the prompt in the reply"),
+    (r"test_apply_chat_template", "templates built in by name"),
+    (r"test_no_ui|test_access_static_assets", "a web page served"),
+    (r"test_server_slots|test_metrics_disabled", "`/slots` and `/metrics` that are off unless asked for"),
+    (r"test_server_multiple_addresses|aliases_and_tags", "several addresses, aliases and tags"),
+    (r"test_security\.py::test_correct_api_key", "`/completions` in llama-server's shape (here it is OpenAI's)"),
+    (r"test_cors_options", "web pages of any origin let in by default"),
+    (r"test_cors_(proxy|origins_defaults)", "MCP servers and tools run by the server"),
+    (r"test_local_media_file|vision|with_image|multimodal|two_images|image_payload|media_file", "images"),
+    (r"progress", "the progress of a prompt in the stream"),
+    (r"test_metrics_embedding", "an embedding model"),
+    (r"test_metrics_prometheus_format", "counts of drafts, of the longest prompt and of busy slots"),
+    (r"test_completion_unified", "one cache shared by all slots"),
+    (r"test_n_probs_post", "probabilities after sampling"),
+    (r"test_ctx_shift_enabled", "a context that is shifted"),
+    (r"test_infill\.py", "the route `/infill`"),
+    (r"test_kv_keep_only_active\.py|test_slot_save\.py", "slots saved and restored by requests"),
+    (r"test_stream\.py", "streams that are taken up again"),
+    (r"test_compat_gcp\.py", "the routes of a hosting service"),
+    (r"test_template\.py::test_reasoning.*(-on-|-auto-)", "reasoning that is on unless asked for"),
+    (r"test_add_generation_prompt.*False", "a prompt without the answer's beginning"),
+)
 
 
 def find_reason(case: str) -> str | None:

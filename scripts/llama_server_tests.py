@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from llama_server_cases import find_reason
@@ -45,7 +46,7 @@ def translate(words: list[str], model: str) -> list[str]:
         elif word == "--chat-template-file":
             flags += ["--chat-template", next(rest)]
         elif word == "--cors-origins":
-            flags += ["--cors-origin", next(rest)]
+            flags += [] if (origins := next(rest)) == "localhost" else ["--cors-origin", origins]
         elif word == "--metrics":
             flags.append("--metrics-llamacpp")
         else:
@@ -55,8 +56,21 @@ def translate(words: list[str], model: str) -> list[str]:
     return [*flags, "--parallel", str(slots), "--max-connections-per-address", "64", "--max-queue", "64"]
 
 
+def answer_health(port: int) -> None:
+    """Be well, and nothing else: the tests begin with a start of every model they know, so that it is fetched."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+    HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
 def launch(words: list[str]) -> None:
     """Become the server."""
+    if "--offline" not in words:
+        answer_health(int(words[words.index("--port") + 1]))
     program = Path(sys.executable).with_name("phobos-cli")
     os.execv(program, [str(program), *translate(words, os.environ[MODEL])])
 

@@ -70,6 +70,10 @@ class ScriptedTokenizer:
         return StreamDecoder(self.piece, hidden.__contains__, False)
 
 
+def _extend(value: int, token: int) -> int:
+    return (value * 6364136223846793005 + token + 1442695040888963407) & MASK
+
+
 class ScriptedBackend:
     """See the module. `script(tokens)` may name the token that follows; None leaves it to the hash of the tokens.
 
@@ -88,8 +92,9 @@ class ScriptedBackend:
         max_rows: int = 64,
         script: Callable[[tuple[int, ...]], int | None] | None = None,
         can_cut: bool = True,
+        fork_block: int = 0,
     ) -> None:
-        self.limits = BackendLimits(n_ctx, n_slots, max_rows, n_slots + 4, n_vocab, can_cut)
+        self.limits = BackendLimits(n_ctx, n_slots, max_rows, n_slots + 4, n_vocab, can_cut, fork_block)
         self.bytes_read: int | None = 0
         self.script = script
         self.row_s = self.pass_s = 0.0
@@ -105,6 +110,7 @@ class ScriptedBackend:
         self.is_closed = False
         self._held: list[list[int]] = [[] for _ in range(n_slots)]
         self._hashes: list[list[int]] = [[] for _ in range(n_slots)]
+        self._placed: list[dict[int, int]] = [{} for _ in range(n_slots)]  # tokens of forks, by place
         self._stands: list[int | None] = [0] * n_slots  # where a slot that cannot be cut back goes on
         self._logits = np.empty((self.limits.max_outputs, n_vocab), np.float32)
         self._threads: set[int] = set()
@@ -124,15 +130,30 @@ class ScriptedBackend:
         for row, (token, position, slot) in enumerate(
             zip(batch.tokens.tolist(), batch.positions.tolist(), batch.slots.tolist(), strict=True)
         ):
-            held, hashes = self._held[slot], self._hashes[slot]
+            shift = 0 if batch.places is None else int(batch.places[row]) - position
+            if shift and batch.shared is not None:
+                held, hashes = self._read_fork(slot, position, int(batch.shared[row]), shift)
+                self._placed[slot][position + shift] = token
+            else:
+                held, hashes = self._held[slot], self._hashes[slot]
             del held[position:], hashes[position:]
             held.append(token)
             self._stands[slot] = position + 1
-            hashes.append(((hashes[-1] if hashes else 17) * 6364136223846793005 + token + 1442695040888963407) & MASK)
+            hashes.append(_extend(hashes[-1] if hashes else 17, token))
             if place < len(batch.outputs) and batch.outputs[place] == row:
                 self._logits[place] = self._row(tuple(held), hashes[-1])
                 place += 1
         return self._logits[: len(batch.outputs)]
+
+    def _read_fork(self, slot: int, position: int, shared: int, shift: int) -> tuple[list[int], list[int]]:
+        """What a fork's row reads before it, and the hashes of that."""
+        block = self.limits.fork_block
+        assert block and shared % block == 0 and shift % block == 0 and shared <= min(position, len(self._held[slot]))
+        held = self._held[slot][:shared] + [self._placed[slot][p + shift] for p in range(shared, position)]
+        hashes: list[int] = []
+        for token in held:
+            hashes.append(_extend(hashes[-1] if hashes else 17, token))
+        return held, hashes
 
     def _row(self, tokens: tuple[int, ...], seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         row = np.random.default_rng(seed).standard_normal(self.limits.n_vocab).astype(np.float32) * 3
@@ -151,6 +172,11 @@ class ScriptedBackend:
         assert len(batch.positions) == len(batch.slots) == n
         assert ((batch.tokens >= 0) & (batch.tokens < self.limits.n_vocab)).all()
         assert (np.diff(batch.outputs) > 0).all() and (batch.outputs < n).all()
+        if batch.places is not None:
+            assert batch.shared is not None and (batch.places < self.limits.n_ctx).all() and self.limits.fork_block
+            pairs = list(zip(batch.slots.tolist(), batch.places.tolist(), strict=True))
+            assert len(set(pairs)) == n, "two rows at one place"
+            return
         changes = np.flatnonzero(np.diff(batch.slots)) + 1
         runs = np.split(np.arange(n), changes)
         slots = [int(batch.slots[run[0]]) for run in runs]
@@ -173,6 +199,12 @@ class ScriptedBackend:
         self._held[target] = self._held[source][:n_rows]
         self._hashes[target] = self._hashes[source][:n_rows]
         self._stands[target] = n_rows if self._stands[source] == n_rows else None
+
+    def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
+        self._check_thread()
+        placed, held = self._placed[slot], self._held[slot]
+        for i in range(n_rows):
+            placed[target + i] = placed[source + i] if source + i in placed else held[source + i]
 
     def save_state(self, slot: int) -> bytes:
         self._check_thread()

@@ -47,7 +47,11 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def make(pieces: Any = ALPHABET, **options: Any) -> Bench:
-        of_backend = {k: options.pop(k) for k in ("n_ctx", "n_slots", "max_rows", "script", "can_cut") if k in options}
+        of_backend = {
+            k: options.pop(k)
+            for k in ("n_ctx", "n_slots", "max_rows", "script", "can_cut", "fork_block")
+            if k in options
+        }
         tokenizer = ScriptedTokenizer(pieces)
         bench = Bench(tokenizer, ScriptedBackend(tokenizer.n_vocab, **of_backend), **options)
         made.append(bench)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -81,6 +83,49 @@ def test_more_targets_than_a_pass_can_give(make_bench):
         collector.wait()
         told = collector.events[1].rows
         assert len(told) == 59 and told[30] == pytest.approx(expected(bench, tokens, 30, [3]), abs=2e-5)
+
+
+def test_questions_run_side_by_side_in_forks_of_one_slot(make_bench):
+    """Whatever room there is for forks: nothing is copied between slots or computed twice, and the scores are those of
+    an engine without forks."""
+    state = "abc " * 40
+    questions = [choice(f"q{i}", "up", "down", "upper", text=f"number {i}?") for i in range(9)]
+    decision = Decision("r", state, (*questions, score_question("s", 12)))
+    plain = make_bench(LETTERS, n_ctx=512, n_slots=1, max_rows=64)
+    wanted = decide(plain.engine, decision, plain.tokenizer, 512)
+    plan = plan_decision(decision, plain.tokenizer, 512)
+    n_state = len(plan._context)
+    n_longest = max(len(r.prompt) + max(len(p.tokens) for p in r.paths) for r in plan._readings)
+    n_fewest = n_state + sum(len(r.prompt) for r in plan._readings)
+    for n_ctx, n_slots in ((2048, 3), (n_state + n_longest + 90, 2), (n_state + n_longest + 10, 1)):
+        bench = make_bench(LETTERS, n_ctx=n_ctx, n_slots=n_slots, max_rows=256, fork_block=8)
+        for name in ("r", "again"):
+            assert decide(bench.engine, replace(decision, request_id=name), bench.tokenizer, n_ctx) == tuple(
+                replace(a, question=q) for a, q in zip(wanted, decision.questions, strict=True)
+            )
+        if n_ctx == 2048:
+            assert not bench.backend.copies
+            assert bench.counters.prompt_tokens_computed <= 2 * n_fewest - n_state + 2 * 16
+        assert not any(slot.busy for slot in bench.counters.snapshot().slots)
+
+
+def test_a_fork_that_is_called_off_leaves_its_slot(make_bench):
+    bench = make_bench(LETTERS, n_ctx=512, n_slots=1, max_rows=64, fork_block=8)
+    tokens = [0, *range(5, 45)]
+    score(bench, tokens, (40, (3,)), n_shared=30).wait()
+    bench.backend.gate.clear()
+    found = [Collector() for _ in range(3)]
+    tickets = [
+        bench.engine.score(ScoreRequest("r", (*tokens[:30], 50 + i, 51, 52), ((32, (3,)),), n_shared=30), collector)
+        for i, collector in enumerate(found)
+    ]
+    for ticket in tickets[:2]:
+        ticket.cancel()
+    bench.backend.gate.set()
+    found[2].wait()
+    (told,) = [e for e in found[2].events if isinstance(e, Scores)]
+    assert told.rows[0] == pytest.approx(expected(bench, (*tokens[:30], 52, 51, 52), 32, [3]), abs=2e-5)
+    assert bench.ask((0, 9, 8), max_tokens=2).last.usage.n_generated <= 2
 
 
 def test_errors(make_bench):

@@ -166,3 +166,48 @@ def test_a_shortened_slot_is_written_over(case: Case) -> None:
             return
         got = read(backend, case.tokens, case.positions, start=100)
     assert np.array_equal(got, case.plain[np.array([p >= 100 for p in case.positions])])
+
+
+@pytest.mark.parametrize(("n_shared", "chunk"), [(300, 5), (129, 64), (64, 3)])
+def test_forks_of_a_slot(case: Case, n_shared: int, chunk: int) -> None:
+    """Three runs go on from one beginning, side by side in the same passes and the same slot, each where it is put; the
+    third takes over from the second what that has read."""
+    block, n = 64, len(case.tokens)
+    begun = n_shared // block * block
+    size = (n - begun + block - 1) // block * block
+    other = (case.tokens + 1) % 100
+    taken = n_shared + 2 * chunk
+    with opened(case.path, 3 * size + n_shared + 2 * block) as backend:
+        read(backend, case.tokens[:n_shared], (), slot=1)
+        first = (n_shared + block - 1) // block * block
+        runs = [(case.tokens, first + i * size, n_shared) for i in (0, 2)]
+        runs.insert(1, (np.concatenate([case.tokens[:n_shared], other[n_shared:]]), first + size, n_shared))
+        for place in (first, first + size):
+            backend.copy_within(1, begun, place, n_shared - begun)
+        found: list[list[np.ndarray]] = [[], [], []]
+        for turn, start in enumerate(range(n_shared, n, chunk)):
+            if start == taken:  # what the first has read until now
+                backend.copy_within(1, first, first + 2 * size, taken - begun)
+            here = [i for i in range(3) if i < 2 or start >= taken][:: 1 if turn % 2 else -1]
+            end = min(start + chunk, n)
+            columns: list[list[np.ndarray]] = [[], [], [], []]
+            outputs, n_rows = [], 0
+            for i in here:
+                tokens, place, _ = runs[i]
+                positions = np.arange(start, end)
+                values_of = (tokens[start:end], positions, positions + place - begun, np.full(end - start, begun))
+                for column, values_ in zip(columns, values_of, strict=True):
+                    column.append(values_)
+                outputs += [n_rows + p - start for p in case.positions if start <= p < end]
+                n_rows += end - start
+            tokens_, positions_, places, shared = (np.concatenate(c).astype(np.int32) for c in columns)
+            slots = np.full(n_rows, 1, np.int32)
+            batch = Batch(tokens_, positions_, slots, np.array(outputs, np.int32), places, shared)
+            logits = iter(backend.run(batch).copy())
+            for i in here:
+                found[i] += [next(logits) for p in case.positions if start <= p < end]
+        plain = read(backend, runs[1][0], case.positions, slot=0)
+    wanted = case.plain[[p >= n_shared for p in case.positions]]
+    assert np.array_equal(found[0], wanted)
+    assert np.array_equal(found[2], case.plain[[p >= taken for p in case.positions]])
+    assert np.array_equal(found[1], plain[[p >= n_shared for p in case.positions]])

@@ -122,6 +122,7 @@ class GenerationRequest:
 class ScoreRequest:
     """Asks how probable given tokens are, generating nothing.
 
+    The first `n_shared` tokens are those of other requests too; what follows is not worth keeping.
     `targets` are rows, rising, each with the tokens whose probability is wanted after it (row `i` has read
     `tokens[: i + 1]`); the last of them is the last row.
     """
@@ -131,3 +132,4 @@ class ScoreRequest:
     targets: tuple[tuple[int, tuple[int, ...]], ...]
     cache_slot: int | None = None
     cache_prompt: bool = True
+    n_shared: int | None = None

@@ -166,6 +166,11 @@ class Slots:
         self.extend(plan.slot, np.asarray(prompt, np.int32)[: plan.n_reused])
         self._touch(plan.slot, now_s)
 
+    def hold(self, slot: int, now_s: float) -> None:
+        """The slot is run for, and keeps what it holds."""
+        self._is_busy[slot] = True
+        self._touch(slot, now_s)
+
     def extend(self, slot: int, tokens: Listing[int] | IntArray) -> None:
         """Rows of these tokens have run in the slot."""
         first = self._n_tokens[slot]

@@ -25,7 +25,7 @@ from phobos.errors import ContextLengthError, PhobosError, UnavailableError
 Kind = Literal["noul", "choice", "score"]
 Tokens = tuple[int, ...]
 NOUL_LABELS = ("yes", "no")
-WINDOW = 16  # scorings of one decision that the engine has at once
+WINDOW = 64  # scorings of one decision that the engine has at once
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,12 @@ class Plan:
             for path in reading.paths:
                 targets = tuple((last + depth, tokens) for depth, tokens in path.targets)
                 yield ScoreRequest(
-                    decision.request_id, prompt + path.tokens, targets, decision.cache_slot, decision.cache_prompt
+                    decision.request_id,
+                    prompt + path.tokens,
+                    targets,
+                    decision.cache_slot,
+                    decision.cache_prompt,
+                    len(self._context),
                 )
 
     def answer(self, scores: Sequence[Scores]) -> tuple[Answer, ...]:

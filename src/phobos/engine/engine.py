@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from collections.abc import Sequence as Listing
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from phobos.chat.events import Event, Failed, Sink
 from phobos.chat.messages import GenerationRequest, ScoreRequest
 from phobos.counters import Counters
 from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting, plan_reuse
+from phobos.engine.forks import WAIT, ForkPlan, Forks, Trunk
 from phobos.engine.lookahead import Lookahead
 from phobos.engine.model import Model
 from phobos.engine.prompts import mark_of, view_prompts
@@ -29,7 +31,7 @@ from phobos.engine.sampler import Sampler, resolve_sampling
 from phobos.engine.scheduler import Pace, Rows, build_batch, plan_chunks
 from phobos.engine.scoring import Scoring
 from phobos.engine.sequence import Admission, Sequence
-from phobos.engine.tickets import Ticket
+from phobos.engine.tickets import Ticket, slot_of
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
 from phobos.kernels.backend import FloatArray
 from phobos.kernels.cpu.rows import RowKernels
@@ -56,6 +58,7 @@ class Engine:
         self._reader = Reader(self._kernels, counters)
         self._can_cut = limits.can_cut
         self._slots = Slots(model.n_slots, model.n_ctx, can_cut=limits.can_cut)
+        self._forks = Forks(limits.fork_block, model.n_ctx) if limits.fork_block and limits.can_cut else None
         self._pace = Pace(max(1, min(model.settings.chunk_rows, limits.max_rows - model.n_slots)))
         self.lookahead = Lookahead(
             self._pace.costs,
@@ -226,7 +229,8 @@ class Engine:
         self._turn += 1
         first = 0
         for ticket, rows in zip(passed, runs, strict=True):
-            self._slots.extend(rows.slot, rows.tokens[: rows.n_certain])
+            if rows.fork is None:
+                self._slots.extend(rows.slot, rows.tokens[: rows.n_certain])
             if rows.first_position + len(rows.tokens) == mark_of(ticket.sequence, self._can_cut):
                 self._slots.keep(rows.slot, self.model.backend.save_state(rows.slot))
             self._advance(ticket, rows, logits[first : first + rows.n_outputs])
@@ -272,10 +276,12 @@ class Engine:
         """Give idle slots to waiting sequences, first come first served."""
         n_idle = self._slots.n_idle
         for ticket in list(self._waiting):
-            if n_idle == 0:
-                return
             sequence = ticket.sequence
             sources = self._sources(sequence)
+            if isinstance(sequence, Scoring) and self._fork(ticket, sequence, sources):
+                continue
+            if n_idle == 0:
+                continue
             pinned = sequence.request.cache_slot if sequence.choice == 0 else None
             plan = plan_reuse(sequence.reusable, self._slots.view(), pinned=pinned, sources=sources)
             if plan is None:
@@ -284,6 +290,34 @@ class Engine:
             if not self._is_held(sequence, plan, sources):
                 self._waiting.remove(ticket)
                 self._admit(ticket, plan)
+
+    def _fork(self, ticket: Ticket, sequence: Scoring, sources: frozenset[int] | None) -> bool:
+        """Run a scoring in a fork of a slot that holds what others share with it, or let it wait for one. False where
+        it needs a slot."""
+        request, now_s = sequence.request, time.monotonic()
+        if self._forks is None or request.n_shared is None:
+            return False
+        plan = self._forks.plan(sequence, request.n_shared, self._trunks(request, sources))
+        if not isinstance(plan, ForkPlan):
+            return plan is WAIT
+        fork = plan.fork
+        if plan.n_copied:
+            self.model.backend.copy_within(fork.slot, plan.source, fork.place, plan.n_copied)
+        self._forks.open(fork, sequence)
+        self._slots.hold(fork.slot, now_s)
+        self._waiting.remove(ticket)
+        self._start(ticket, Admission(fork.slot, plan.n_reused, now_s, fork))
+        return True
+
+    def _trunks(self, request: ScoreRequest, sources: frozenset[int] | None) -> Iterator[Trunk]:
+        """The slots a scoring may fork: those that are idle, or run nothing but scorings."""
+        for view in self._slots.view():
+            if request.cache_slot not in (None, view.index) or (sources is not None and view.index not in sources):
+                continue
+            users = [ticket.sequence for ticket in self._running if slot_of(ticket) == view.index]
+            if all(isinstance(user, Scoring) for user in users):
+                own = (user.n_prompt for user in users if user.admission is not None and user.admission.fork is None)
+                yield Trunk(view.index, view.tokens, max(len(self._slots.tokens(view.index)), *own, 0))
 
     def _sources(self, sequence: Sequence | Scoring) -> frozenset[int] | None:
         """The slots a sequence may take a prefix from; None for all."""
@@ -298,7 +332,7 @@ class Engine:
         """Whether a running prompt is about to compute what this one shares with it."""
         for ticket in self._running:
             other = ticket.sequence
-            if not other.is_prefill or other.admission is None:
+            if not other.is_prefill or other.admission is None or other.admission.fork is not None:
                 continue
             if sources is not None and other.admission.slot not in sources:
                 continue
@@ -320,22 +354,31 @@ class Engine:
         if state is not None:
             self.model.backend.restore_state(plan.slot, plan.n_reused, state)
         self._slots.take(plan, sequence.prompt, now_s)
-        self._owners[plan.slot] = sequence.request.request_id
+        self._start(ticket, Admission(plan.slot, plan.n_reused, now_s))
+
+    def _start(self, ticket: Ticket, admission: Admission) -> None:
+        """It runs from now on."""
+        sequence = ticket.sequence
+        self._owners[admission.slot] = sequence.request.request_id
         self._running.append(ticket)
         counters = self.counters
         counters.requests_admitted += 1
         counters.prompt_tokens += sequence.n_prompt
-        counters.prompt_tokens_reused += plan.n_reused
-        ticket.deliver(sequence.admit(Admission(plan.slot, plan.n_reused, now_s)))
+        counters.prompt_tokens_reused += admission.n_cached
+        ticket.deliver(sequence.admit(admission))
         self._publish(now=True)
 
     def _free(self, ticket: Ticket) -> None:
         """Take a running sequence off its slot."""
         self._running.remove(ticket)
-        admission = ticket.sequence.admission
-        if admission is None:
-            raise AssertionError("a running sequence has a slot")
-        self._slots.give_back(admission.slot, time.monotonic())
+        slot, admission = slot_of(ticket), ticket.sequence.admission
+        if self._forks is not None and admission is not None and admission.fork is not None:
+            self._forks.close(admission.fork, ticket.sequence.finished is not None)
+        if slot in map(slot_of, self._running):
+            return
+        if self._forks is not None:
+            self._forks.forget(slot)
+        self._slots.give_back(slot, time.monotonic())
         if not self.model.settings.prefix_cache:
             self._release_idle()
 

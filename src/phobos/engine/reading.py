@@ -30,8 +30,8 @@ def next_rows(sequence: Sequence | Scoring, n_rows: int, guess: Listing[int] = (
     first, last = sequence.n_rows, sequence.n_rows + n_rows
     told = sequence.first_told
     n_outputs = int(last >= sequence.n_prompt) if told is None else max(0, last - max(first, told))
-    tokens = [*sequence.tokens[first:last], *guess]
-    return Rows(sequence.admission.slot, first, tokens, n_outputs + len(guess), len(guess))
+    tokens, fork = [*sequence.tokens[first:last], *guess], sequence.admission.fork
+    return Rows(sequence.admission.slot, first, tokens, n_outputs + len(guess), len(guess), fork)
 
 
 class Reader:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phobos.engine.costs import PassCosts
+from phobos.engine.forks import Fork
 from phobos.kernels.backend import Batch
 
 MIN_CHUNK = 16  # fewer prompt rows than this are not worth a pass beside running sequences
@@ -121,14 +122,15 @@ def _blend(old: float | None, new: float) -> float:
 
 @dataclass(frozen=True)
 class Rows:
-    """Neighbouring rows of one slot; `n_outputs` of them, the last ones, give logits. The last `n_drafted` are of
-    tokens that were guessed."""
+    """Neighbouring rows of one slot, or of a fork of it; `n_outputs` of them, the last ones, give logits. The last
+    `n_drafted` are of tokens that were guessed."""
 
     slot: int
     first_position: int
     tokens: Listing[int]
     n_outputs: int
     n_drafted: int = 0
+    fork: Fork | None = None
 
     @property
     def n_certain(self) -> int:
@@ -142,11 +144,20 @@ def build_batch(runs: Iterable[Rows]) -> Batch:
     positions: list[int] = []
     slots: list[int] = []
     outputs: list[int] = []
+    places: list[int] = []
+    shared: list[int] = []
     for rows in runs:
         n = len(rows.tokens)
         tokens += rows.tokens
         positions += range(rows.first_position, rows.first_position + n)
         slots += [rows.slot] * n
+        shift = rows.fork.shift if rows.fork is not None else 0
+        places += range(rows.first_position + shift, rows.first_position + shift + n)
+        shared += [rows.fork.shared if rows.fork is not None else 0] * n
         outputs += range(len(tokens) - rows.n_outputs, len(tokens))
-    as_array = [np.array(values, np.int32) for values in (tokens, positions, slots, outputs)]
-    return Batch(*as_array)
+    flat = (
+        (tokens, positions, slots, outputs)
+        if places == positions
+        else (tokens, positions, slots, outputs, places, shared)
+    )
+    return Batch(*(np.array(values, np.int32) for values in flat))

@@ -34,6 +34,7 @@ from phobos.chat.events import (
 )
 from phobos.chat.messages import GenerationRequest
 from phobos.counters import RequestInfo
+from phobos.engine.forks import Fork
 from phobos.engine.sampler import Constraint, Logprobs, Sampler
 from phobos.engine.stops import Cell, StopMatcher, truncate_entry
 from phobos.kernels.backend import IntArray
@@ -76,11 +77,13 @@ class TextScanner(Protocol):
 
 @dataclass(frozen=True)
 class Admission:
-    """Where a sequence runs: its slot and how many tokens of its prompt the slot holds already."""
+    """Where a sequence runs: its slot, how many tokens of its prompt that holds already, and its fork of the slot if it
+    has one."""
 
     slot: int
     n_cached: int
     at_s: float
+    fork: Fork | None = None
 
 
 class Sequence:

@@ -47,3 +47,10 @@ class Ticket:
                     log.exception("request %s: its sink failed", self.sequence.request.request_id)
                     self.is_closed = self.is_cancelled = True
             self.is_closed |= last
+
+
+def slot_of(ticket: Ticket) -> int:
+    """The slot a running sequence has."""
+    if ticket.sequence.admission is None:
+        raise AssertionError("a running sequence has a slot")
+    return ticket.sequence.admission.slot

@@ -75,7 +75,7 @@ class Routes:
     async def answer(self, request: Request, channel: Channel) -> Response | None:
         """Find the route and run it; errors become responses."""
         if request.method == "OPTIONS":
-            return Response(204, headers=self.guard.preflight(request.head))
+            return Response(200, headers=self.guard.preflight(request.head))
         handler, _ = _find(request.path)
         if request.body and log.isEnabledFor(TRACE):
             log.log(TRACE, "%s %s: %s", request.request_id, request.path, request.body.decode("utf-8", "replace"))

@@ -27,18 +27,26 @@ class Batch:
     Rows of one slot are neighbours, with rising consecutive positions, and continue what the slot holds: the cache
     of a slot up to a row's position is valid once the pass has run. `outputs` lists, rising, the rows whose logits
     are wanted.
+
+    Forks: `places` and `shared` [n_rows], if given, let runs of rows share a slot's beginning. A row reads the slot's
+    positions below its `shared`, and from there on what lies `place - position` further on, where its own run's keys
+    and values are put; for the others `place` is the position. `shared` and `place - position` are multiples of
+    `BackendLimits.fork_block`, and runs of one slot differ in them.
     """
 
     tokens: IntArray
     positions: IntArray
     slots: IntArray
     outputs: IntArray
+    places: IntArray | None = None
+    shared: IntArray | None = None
 
 
 @dataclass(frozen=True)
 class BackendLimits:
     """What a loaded backend can take. `can_cut`: whether a slot's contents may be cut back to any length, so that rows
-    may run anew from any position it holds; else only from where it stands, from 0, or from a state put back."""
+    may run anew from any position it holds; else only from where it stands, from 0, or from a state put back.
+    `fork_block`: see `Batch`; 0 where there are no forks."""
 
     n_ctx: int
     n_slots: int
@@ -46,6 +54,7 @@ class BackendLimits:
     max_outputs: int
     n_vocab: int
     can_cut: bool = True
+    fork_block: int = 0
 
 
 class Backend(Protocol):
@@ -62,6 +71,10 @@ class Backend(Protocol):
     def copy_rows(self, source: int, target: int, n_rows: int) -> None:
         """Make slot `target` hold the first `n_rows` positions of slot `source`. Where they cannot be cut back and
         `source` stands elsewhere, `target` is of use only after `restore_state`."""
+
+    def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
+        """Put what lies at `n_rows` places of a slot from `source` on also at `target`; both are multiples of
+        `BackendLimits.fork_block`. Only where there are forks."""
 
     def save_state(self, slot: int) -> bytes:
         """What cannot be cut back of a slot, as it stands; empty where all can."""

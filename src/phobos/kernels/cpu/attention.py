@@ -4,7 +4,8 @@ Theory. Keys are walked in spans of `SPAN`; within a span in blocks of `KEY_BLOC
 summed before (Milakov and Gimelshein 2018; Dao et al. 2022). Each span starts afresh and spans are merged in order, so
 the arithmetic of a row is the same whether one thread walks all spans or each span has a thread. Four queries (heads
 that share keys, or neighbouring rows) share each load of keys and values. Keys outside a query's range are given weight
-exactly 0, so which queries share a tile leaves no trace.
+exactly 0, so which queries share a tile leaves no trace. Rows of a fork (see `Batch`) read the blocks of keys behind
+its beginning elsewhere; they are the same keys in the same blocks.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ TILE_ROWS = 8  # rows of one work item otherwise
 V_DIM_MAX = 576
 
 _POSITIONS, _SLOTS = 8 * Header.POSITIONS, 8 * Header.SLOTS
+_PLACES, _SHARED = 8 * Header.PLACES, 8 * Header.SHARED
 _PASS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
 _LOWEST = np.float32(-1e30)
 _MASKED = np.float32(-np.inf)
@@ -126,18 +128,20 @@ def _add_values(tile, values, v_dim, first_key, n_keys, factors):
 
 
 @inlined
-def _walk_span(tile, keys, values, k_dim, v_dim, first_key, last_key, scale, soft_cap, factors):
-    """One span of keys, from a fresh state: leaves maxima, totals and unnormalized outputs in the tile."""
+def _walk_span(tile, keys, values, k_dim, v_dim, first_key, last_key, shared, shift, scale, soft_cap, factors):
+    """One span of keys, from a fresh state: leaves maxima, totals and unnormalized outputs in the tile. Keys from
+    `shared` on lie `shift` positions further on."""
     for n in range(QUERIES):
         store_f32(tile + _MAXIMA + 64 * n, _LOWEST)
         vstore(tile + _TOTALS + 64 * n, zeros())
         for i in range(v_dim // 16):
             vstore(tile + _OUTPUTS + 4 * V_DIM_MAX * n + 64 * i, zeros())
     for key in range(first_key // KEY_BLOCK * KEY_BLOCK, last_key + 1, KEY_BLOCK):
-        _score_block(tile, keys, k_dim, key, scale, soft_cap)
+        moved = shift if key >= shared else 0
+        _score_block(tile, keys + 2 * k_dim * moved, k_dim, key, scale, soft_cap)
         for n in range(QUERIES):
             vstore(factors + 64 * n, _soften_block(tile, n))
-        _add_values(tile, values, v_dim, key, min(KEY_BLOCK, last_key + 1 - key), factors)
+        _add_values(tile, values + 2 * v_dim * moved, v_dim, key, min(KEY_BLOCK, last_key + 1 - key), factors)
 
 
 @inlined
@@ -191,6 +195,11 @@ def _set_queries(tile, q, row, n_rows, head, first_query, n_queries, group, n_he
     return lowest, highest
 
 
+@inlined
+def _shift(places, positions, row):
+    return np.int64(load_i32(places + 4 * row) - load_i32(positions + 4 * row))
+
+
 @kernel
 def attention(
     out: Int, parts: Int, q: Int, keys: Int, values: Int, key_slot_bytes: Int, value_slot_bytes: Int, batch: Int,
@@ -201,6 +210,7 @@ def attention(
     `attention_merge`. More rows: each (tile of rows, key head) is one, finished here."""
     n_rows = load_i64(n_rows_at)
     positions, slots = load_i64(batch + _POSITIONS), load_i64(batch + _SLOTS)
+    places, shared = load_i64(batch + _PLACES), load_i64(batch + _SHARED)
     tile = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
     factors = tile + TILE_BYTES
     merged = factors + 64 * QUERIES
@@ -223,8 +233,13 @@ def attention(
         row, last_row = tile_number * tile_rows, min((tile_number + 1) * tile_rows, n_rows)
         while row < last_row:
             slot = load_i32(slots + 4 * row)
+            begin, shift = load_i32(shared + 4 * row), _shift(places, positions, row)
             n_same = 1
-            while row + n_same < last_row and load_i32(slots + 4 * (row + n_same)) == slot:
+            while row + n_same < last_row and (
+                load_i32(slots + 4 * (row + n_same)) == slot
+                and load_i32(shared + 4 * (row + n_same)) == begin
+                and _shift(places, positions, row + n_same) == shift
+            ):
                 n_same += 1
             head_keys = keys + slot * key_slot_bytes + head * (key_slot_bytes // n_kv_heads)
             head_values = values + slot * value_slot_bytes + head * (value_slot_bytes // n_kv_heads)
@@ -243,7 +258,7 @@ def attention(
                 for span in range(first_span, last_span + 1):
                     _walk_span(
                         tile, head_keys, head_values, k_dim, v_dim, max(lowest, span * SPAN),
-                        min(highest, (span + 1) * SPAN - 1), scale, soft_cap, factors,
+                        min(highest, (span + 1) * SPAN - 1), begin, shift, scale, soft_cap, factors,
                     )  # fmt: skip
                     for n in range(n_tile):
                         query = head * group + (first_query + n) % group

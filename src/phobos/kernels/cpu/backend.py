@@ -18,6 +18,7 @@ from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernel
 from phobos.kernels.cpu.features import CPU
 from phobos.kernels.cpu.layout import (
     HEADER_WORDS,
+    KEY_BLOCK,
     LINE,
     RECORD_WORDS,
     WAIT_FLAG,
@@ -56,7 +57,8 @@ class CpuBackend:
     def __init__(
         self, program: Program, gguf: GGUF, limits: BackendLimits, n_threads: int | None, progress: Progress
     ) -> None:
-        self.limits = replace(limits, can_cut=not program.states)
+        can_cut = not program.states
+        self.limits = replace(limits, can_cut=can_cut, fork_block=KEY_BLOCK if can_cut else 0)
         self.n_threads = n_threads or usable_threads()
         if self.n_threads < 1:
             raise UsageError("--threads must be at least 1")
@@ -71,11 +73,12 @@ class CpuBackend:
         self._states = SlotStates(program.states, limits.n_slots)
         self._standing = Standing(limits.n_slots)
         scratch_bytes = thread_scratch_bytes(limits.max_rows)
-        self._batch_arena = Arena(8 * HEADER_WORDS + 16 * limits.max_rows + 8 * LINE + self.n_threads * scratch_bytes)
+        self._batch_arena = Arena(8 * HEADER_WORDS + 24 * limits.max_rows + 8 * LINE + self.n_threads * scratch_bytes)
         self._header = self._words(8 * HEADER_WORDS, np.int64)
-        arrays = [self._words(4 * limits.max_rows, np.int32) for _ in range(4)]
-        self._tokens, self._positions, self._slots, self._outputs = arrays
-        for word, array in zip((Header.TOKENS, Header.POSITIONS, Header.SLOTS, Header.OUTPUTS), arrays, strict=True):
+        arrays = [self._words(4 * limits.max_rows, np.int32) for _ in range(6)]
+        self._tokens, self._positions, self._slots, self._outputs, self._places, self._shared = arrays
+        words = (Header.TOKENS, Header.POSITIONS, Header.SLOTS, Header.OUTPUTS, Header.PLACES, Header.SHARED)
+        for word, array in zip(words, arrays, strict=True):
             self._header[word] = array.ctypes.data
         self._header[Header.SCRATCH] = self._batch_arena.take(self.n_threads * scratch_bytes)
         self._header[Header.SCRATCH_BYTES] = scratch_bytes
@@ -162,10 +165,12 @@ class CpuBackend:
         self._positions[:n_rows] = batch.positions
         self._slots[:n_rows] = batch.slots
         self._outputs[:n_outputs] = batch.outputs
+        self._places[:n_rows] = batch.positions if batch.places is None else batch.places
+        self._shared[:n_rows] = 0 if batch.shared is None else batch.shared
         if int(self._tokens[:n_rows].max()) >= self._program.n_vocab or int(self._tokens[:n_rows].min()) < 0:
             raise ValueError("a token of the batch is not in the vocabulary")
         if (
-            int(self._positions[:n_rows].max()) >= self.limits.n_ctx
+            int(max(self._positions[:n_rows].max(), self._places[:n_rows].max())) >= self.limits.n_ctx
             or int(self._slots[:n_rows].max()) >= self.limits.n_slots
         ):
             raise ValueError("a row of the batch lies outside the cache")
@@ -196,6 +201,10 @@ class CpuBackend:
             self._team.run(self._steps.ctypes.data + 8 * RECORD_WORDS * index, 1)
 
         print_census(self._n_passes, self._launches, self._weights, rows_of, run_launch)
+
+    def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
+        """See `Backend.copy_within`."""
+        self._cache.copy_within(slot, source, target, n_rows)
 
     def copy_rows(self, source: int, target: int, n_rows: int) -> None:
         """See `Backend.copy_rows`."""

@@ -68,6 +68,17 @@ class SlotCache:
         for from_bytes, to_bytes in zip(self._parts(source, n_rows), self._parts(target, n_rows), strict=True):
             to_bytes[:] = from_bytes
 
+    def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
+        """Copy the `n_rows` positions of a slot from `source` on to `target`; both are multiples of `KEY_BLOCK`."""
+        for cache in self.layers:
+            for base, slot_bytes, dim in (
+                (cache.keys, cache.key_slot_bytes, cache.layer.k_dim),
+                (cache.values, cache.value_slot_bytes, cache.layer.v_dim),
+            ):
+                heads = self._arena.view(base + slot * slot_bytes, slot_bytes).reshape(cache.layer.n_kv_heads, -1)
+                n_bytes, row = round_up(n_rows, KEY_TILE) * dim * HALF, dim * HALF
+                heads[:, target * row : target * row + n_bytes] = heads[:, source * row : source * row + n_bytes]
+
     def save(self, slot: int, n_rows: int) -> bytes:
         """A slot's first `n_rows` positions, layer after layer."""
         return b"".join(part.tobytes() for part in self._parts(slot, n_rows))

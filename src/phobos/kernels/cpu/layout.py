@@ -72,6 +72,8 @@ class Header(IntEnum):
     OUTPUTS = 6
     SCRATCH = 7  # address and bytes a thread
     SCRATCH_BYTES = 8
+    PLACES = 9  # of each row, where its key and value lie (see `Batch`)
+    SHARED = 10
 
 
 HEADER_WORDS = 16

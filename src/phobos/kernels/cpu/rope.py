@@ -15,7 +15,7 @@ from phobos.kernels.cpu.layout import KEY_TILE, Header
 from phobos.kernels.cpu.norm import inverse_rms
 from phobos.kernels.cpu.simd import inlined, splat
 
-_POSITIONS, _SLOTS = 8 * Header.POSITIONS, 8 * Header.SLOTS
+_POSITIONS, _SLOTS, _PLACES = 8 * Header.POSITIONS, 8 * Header.SLOTS, 8 * Header.PLACES
 
 
 @kernel
@@ -62,7 +62,7 @@ def rotate_store(
 ):  # fmt: skip
     """One head of one row at a time: norm, rotate, and for key heads store key and value."""
     n_rows = load_i64(n_rows_at)
-    positions, slots = load_i64(batch + _POSITIONS), load_i64(batch + _SLOTS)
+    places, slots = load_i64(batch + _PLACES), load_i64(batch + _SLOTS)
     table_stride = (8 * n_pairs + 63) // 64 * 64
     step, span = (1, n_pairs) if is_neox != 0 else (2, 1)
     n_items = n_rows * (n_heads + n_kv_heads)
@@ -82,12 +82,12 @@ def rotate_store(
                 _normalize(x, k_dim, k_norm, eps)
             if n_pairs > 0:
                 _rotate(x, angles, n_pairs, step, span)
-            position, slot = load_i32(positions + 4 * row), load_i32(slots + 4 * row)
+            place, slot = load_i32(places + 4 * row), load_i32(slots + 4 * row)
             at = keys + slot * key_slot_bytes + head * (key_slot_bytes // n_kv_heads)
-            at += 2 * (position // KEY_TILE * KEY_TILE * k_dim + position % KEY_TILE)
+            at += 2 * (place // KEY_TILE * KEY_TILE * k_dim + place % KEY_TILE)
             for i in range(k_dim // 16):
                 vscatter_f16(at + i * 32 * KEY_TILE, 2 * KEY_TILE, vload(x + 64 * i))
             source = v + 4 * v_dim * (n_kv_heads * row + head)
-            at = values + slot * value_slot_bytes + head * (value_slot_bytes // n_kv_heads) + 2 * v_dim * position
+            at = values + slot * value_slot_bytes + head * (value_slot_bytes // n_kv_heads) + 2 * v_dim * place
             for i in range(v_dim // 16):
                 vstore_f16(at + 32 * i, vload(source + 64 * i))
