@@ -156,7 +156,7 @@ class ReferenceBackend:
 
     def __init__(self, program: Program, gguf: GGUF, limits: BackendLimits, progress: Progress) -> None:
         self.bytes_read: int | None = None
-        self.limits = replace(limits, can_cut=not program.states)
+        self.limits = replace(limits, can_cut=not program.states, fork_block=0 if program.states else 1)
         self.widened: tuple[str, ...] = ()
         self._program = program
         self._weights: dict[str, FloatArray] = {}
@@ -348,9 +348,10 @@ class ReferenceBackend:
             q, k = rotate(q, table, op.style), rotate(k, table, op.style)
         self._put(op.q, q.reshape(len(q), -1))
         self._put(op.k, k.reshape(len(k), -1))
-        for row, (slot, position) in enumerate(zip(batch.slots, batch.positions, strict=True)):
-            self._keys[slot][layer.index][position] = k[row]
-            self._values[slot][layer.index][position] = v[row]
+        places = batch.positions if batch.places is None else batch.places
+        for row, (slot, place) in enumerate(zip(batch.slots, places, strict=True)):
+            self._keys[slot][layer.index][place] = k[row]
+            self._values[slot][layer.index][place] = v[row]
 
     def _attention(self, op: Attention, batch: Batch) -> None:
         """Row by row, so that it is plain which keys a row sees."""
@@ -361,8 +362,11 @@ class ReferenceBackend:
         out = np.empty((n_rows, layer.n_kv_heads, group, layer.v_dim), np.float32)
         for row, (slot, position) in enumerate(zip(batch.slots, batch.positions, strict=True)):
             first = max(0, int(position) - layer.window + 1) if layer.window > 0 else 0
-            keys = self._keys[slot][layer.index][first : position + 1].transpose(1, 2, 0)  # [kv head, dim, position]
-            values = self._values[slot][layer.index][first : position + 1].transpose(1, 0, 2)
+            places = np.arange(first, position + 1)
+            if batch.places is not None and batch.shared is not None:
+                places[places >= batch.shared[row]] += batch.places[row] - position
+            keys = self._keys[slot][layer.index][places].transpose(1, 2, 0)  # [kv head, dim, position]
+            values = self._values[slot][layer.index][places].transpose(1, 0, 2)
             scores = queries[row] @ keys * np.float32(op.scale)
             if op.soft_cap > 0:
                 cap = np.float32(op.soft_cap)
@@ -375,6 +379,11 @@ class ReferenceBackend:
         self._put(op.out, out.reshape(n_rows, -1))
 
     # Slots
+
+    def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
+        """See `Backend.copy_within`."""
+        for layer in (*self._keys[slot], *self._values[slot]):
+            layer[target : target + n_rows] = layer[source : source + n_rows].copy()
 
     def copy_rows(self, source: int, target: int, n_rows: int) -> None:
         """See `Backend.copy_rows`."""

@@ -114,7 +114,8 @@ class PythonCalls:
         """The body of a call's arguments: those that are required, then others in the schema's order."""
         schema = lark.arguments_schema(tool)
         required = schema.get("required", [])
-        always, others = [], []
+        always: list[str] = []
+        others: list[str] = []
         for j, (key, child) in enumerate(schema.get("properties", {}).items()):
             rule = f"value_{index}_{j}"
             rules += _value(rule, child)
