@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.counters import Counters
+from phobos.engine import lookahead
 from phobos.engine.engine import Engine
 from phobos.engine.tickets import Ticket
 from scripted_backend import Collector, ScriptedBackend, ScriptedTokenizer, make_model
@@ -63,3 +65,20 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
         bench.backend.gate.set()
         bench.engine.close()
         assert bench.backend.is_closed
+
+
+@pytest.fixture
+def guess_wildly(monkeypatch: pytest.MonkeyPatch) -> Callable[[random.Random], None]:
+    """Let guesses run in lengths without any sense, drawn from the given generator."""
+
+    def begin(rng: random.Random) -> None:
+        def plan(guesses: list[list[float]], allowances: object, n_running: int, n_most: int, *_: object) -> list[int]:
+            lengths = []
+            for guess in guesses:
+                lengths.append(rng.randint(0, min(len(guess), n_most)))
+                n_most -= lengths[-1]
+            return lengths
+
+        monkeypatch.setattr(lookahead, "plan_lengths", plan)
+
+    return begin

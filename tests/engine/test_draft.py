@@ -23,6 +23,7 @@ from scripted_backend import ScriptedBackend
 from tiny_models import RECIPES, make_metadata, make_weights, write_tiny_model
 
 MakeBench = Callable[..., Any]
+GuessWildly = Callable[[random.Random], None]
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -91,17 +92,11 @@ def test_its_context_may_be_shorter_and_its_slots_are_given_back(make_bench: Mak
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_wild_drafts_change_nothing(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_wild_drafts_change_nothing(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, guess_wildly: GuessWildly, seed: int
+) -> None:
     rng = random.Random(seed)
-
-    def plan(guesses: list[list[float]], allowances: object, n_running: int, n_most: int, *_: object) -> list[int]:
-        lengths = []
-        for guess in guesses:
-            lengths.append(rng.randint(0, min(len(guess), n_most)))
-            n_most -= lengths[-1]
-        return lengths
-
-    monkeypatch.setattr(lookahead, "plan_lengths", plan)
+    guess_wildly(rng)
     monkeypatch.setattr(lookahead, "START", 1e6)
     monkeypatch.setattr(lookahead, "MOST", 1e6)
     script = lambda tokens: walk(tokens) if hash(tokens) % 3 else None  # noqa: E731

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from phobos.chat.events import Finished, TextDelta
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from scripted_backend import Collector
+from traffic import content, run_clients
 
 MakeBench = Callable[..., Any]
 
@@ -49,17 +48,6 @@ def make_requests(rng: random.Random, n: int) -> list[GenerationRequest]:
     return requests
 
 
-def content(collector: Collector) -> list[Any]:
-    """Everything a client sees but timings and what was reused."""
-    seen: list[Any] = []
-    for event in collector.events:
-        if isinstance(event, Finished):
-            seen.append((event.reason, event.usage.n_prompt, event.usage.n_generated, event.stop_text))
-        elif isinstance(event, TextDelta):
-            seen.append(event)
-    return seen
-
-
 @pytest.mark.parametrize(("seed", "can_cut"), [*((seed, True) for seed in range(6)), (6, False), (7, False)])
 def test_random_traffic_equals_solo_cold_runs(make_bench: MakeBench, seed: int, can_cut: bool) -> None:
     rng = random.Random(seed)
@@ -75,31 +63,7 @@ def test_random_traffic_equals_solo_cold_runs(make_bench: MakeBench, seed: int, 
 
     n_slots, chunk_rows = rng.choice([2, 3, 5]), rng.choice([1, 7, 33])
     busy = make_bench(n_slots=n_slots, n_ctx=256, chunk_rows=chunk_rows, max_rows=64, can_cut=can_cut)
-    lock, queue, finished = threading.Lock(), list(requests), {}
-
-    def client(client_seed: int) -> None:
-        mine = random.Random(client_seed)
-        while True:
-            with lock:
-                if not queue:
-                    return
-                request = queue.pop(0)
-            collector, ticket = busy.submit(request)
-            if mine.random() < 0.25:
-                collector.wait_for((TextDelta, Finished), mine.randint(0, 1))
-                ticket.cancel()
-                seen = content(collector)
-                assert seen == expected[request.request_id][: len(seen)]
-            else:
-                collector.wait()
-                finished[request.request_id] = content(collector)
-
-    clients = [threading.Thread(target=client, args=(seed * 100 + i,)) for i in range(6)]
-    for thread in clients:
-        thread.start()
-    for thread in clients:
-        thread.join(60)
-        assert not thread.is_alive()
+    finished = run_clients(busy.submit, requests, expected, seed=seed)
     assert busy.engine.alive
     assert finished == {key: expected[key] for key in finished}
     assert len(finished) > 15

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phobos.chat.messages import SamplingParams
-from phobos.engine import lookahead
 from phobos.engine.costs import FORGET_AFTER, PassCosts
 from phobos.engine.guesses import Guess, Record
 from phobos.engine.lookahead import MOST, START, plan_lengths
 from phobos.engine.lookup import Lookup
 
 MakeBench = Callable[..., Any]
+GuessWildly = Callable[[random.Random], None]
 few_tokens = st.lists(st.integers(0, 3), max_size=80)
 
 
@@ -197,23 +197,10 @@ def test_the_limit_of_the_answer_bounds_its_guesses(make_bench: MakeBench) -> No
     assert bench.counters.draft_tokens_accepted > 0
 
 
-def run_wildly(rng: random.Random) -> Callable[..., list[int]]:
-    """Lengths without any sense, so that guesses run that nobody would run."""
-
-    def plan(guesses: list[list[float]], allowances: object, n_running: int, n_most: int, *_: object) -> list[int]:
-        lengths = []
-        for guess in guesses:
-            lengths.append(rng.randint(0, min(len(guess), n_most)))
-            n_most -= lengths[-1]
-        return lengths
-
-    return plan
-
-
 @pytest.mark.parametrize("seed", range(3))
-def test_wild_guesses_change_nothing(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_wild_guesses_change_nothing(make_bench: MakeBench, guess_wildly: GuessWildly, seed: int) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(lookahead, "plan_lengths", run_wildly(rng))
+    guess_wildly(rng)
     plain = make_bench("abcdef", n_slots=1, n_ctx=256, lookup=False)
     guessing = make_bench("abcdef", n_slots=3, n_ctx=256, max_rows=64)
     requests = []

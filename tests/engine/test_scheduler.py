@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -45,7 +47,11 @@ def test_every_prompt_is_served_within_as_many_turns_as_there_are_prompts(length
 
 
 def test_a_short_prompt_passes_a_long_one_that_was_just_served() -> None:
-    assert plan_chunks([PromptView(0, 4000, 5), PromptView(1, 30, -1)], 512) == (Chunk(1, 30), Chunk(0, 482))
+    long, short = PromptView(0, 4000, 5), PromptView(1, 30, -1)
+    assert plan_chunks([long, short], 512) == (Chunk(1, 30),), "its first token does not wait for more of the other"
+    assert plan_chunks([long, replace(short, n_left=600)], 512) == (Chunk(1, 512),)
+    assert plan_chunks([replace(long, last_turn=-1), short], 40) == (Chunk(0, 40),)
+    assert plan_chunks([long, short, PromptView(2, 50, 6)], 100) == (Chunk(1, 30), Chunk(0, 70))
 
 
 @given(
@@ -84,7 +90,7 @@ def test_the_chunk_grows_to_what_streams_can_spare() -> None:
 def test_alone_a_prompt_gets_chunks_of_bounded_time() -> None:
     pace = Pace(512)
     assert pace.budget(0) == FIRST_CHUNK
-    for row_s, most in ((0.0001, 512), (0.004, 125), (1.0, SMALLEST_ALONE)):
+    for row_s, most in ((0.0001, 512), (0.004, 200), (1.0, SMALLEST_ALONE)):
         for _ in range(40):
             rows = pace.budget(0)
             pace.observe(0, rows, rows * row_s)

@@ -6,22 +6,22 @@ output formats; prompts that make the answer repeat them, so that guesses are ri
 
 from __future__ import annotations
 
+import functools
 import os
 import random
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from phobos.chat.events import Finished, TextDelta
 from phobos.chat.messages import GenerationRequest, Message, OutputFormat, SamplingParams
 from phobos.counters import Counters
 from phobos.engine.engine import Engine
 from phobos.engine.model import load_model
 from phobos.settings import EngineSettings
 from scripted_backend import Collector
+from traffic import content, run_clients
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 SMOL, GEMMA, QWEN = (
@@ -79,17 +79,6 @@ def make_requests(rng: random.Random, n: int, *, chat: bool) -> list[GenerationR
     return requests
 
 
-def content(collector: Collector) -> list[Any]:
-    """Everything a client sees but timings and what was reused."""
-    return [
-        (event.reason, event.usage.n_prompt, event.usage.n_generated, event.stop_text)
-        if isinstance(event, Finished)
-        else event
-        for event in collector.events
-        if isinstance(event, Finished | TextDelta)
-    ]
-
-
 def submit(engine: Engine, request: GenerationRequest) -> tuple[Collector, Any]:
     collector = Collector()
     choice = int(request.request_id[1:]) % 2
@@ -131,7 +120,7 @@ def test_mixed_requests_equal_their_solo_cold_runs(name: str, draft: str | None,
             expected[request.request_id] = content(collector)
         assert plain.counters.draft_tokens == 0
         busy.start()
-        finished = run_traffic(busy, requests, expected)
+        finished = run_clients(functools.partial(submit, busy), requests, expected, timeout_s=120)
     finally:
         busy.close()
         plain.close()
@@ -140,35 +129,3 @@ def test_mixed_requests_equal_their_solo_cold_runs(name: str, draft: str | None,
     counters = busy.counters
     assert counters.prompt_tokens_reused > 0
     assert counters.draft_tokens > counters.draft_tokens_accepted > 0
-
-
-def run_traffic(
-    engine: Engine, requests: list[GenerationRequest], expected: dict[str, list[Any]]
-) -> dict[str, list[Any]]:
-    """Six clients ask, some of them leave; what the others got."""
-    lock, queue, finished = threading.Lock(), list(requests), {}
-
-    def client(seed: int) -> None:
-        mine = random.Random(seed)
-        while True:
-            with lock:
-                if not queue:
-                    return
-                request = queue.pop(0)
-            collector, ticket = submit(engine, request)
-            if mine.random() < 0.2:
-                collector.wait_for((TextDelta, Finished), mine.randint(0, 1), 120)
-                ticket.cancel()
-                seen = content(collector)
-                assert seen == expected[request.request_id][: len(seen)]
-            else:
-                collector.wait(120)
-                finished[request.request_id] = content(collector)
-
-    clients = [threading.Thread(target=client, args=(i,)) for i in range(6)]
-    for thread in clients:
-        thread.start()
-    for thread in clients:
-        thread.join(600)
-        assert not thread.is_alive()
-    return finished

@@ -23,8 +23,8 @@ from phobos.kernels.backend import Batch
 
 MIN_CHUNK = 16  # fewer prompt rows than this are not worth a pass beside running sequences
 FIRST_CHUNK = 128  # prompt rows of a pass of their own before it is known what they cost
-SMALLEST_ALONE = 32  # prompt rows that such a pass always may have
-LONGEST_PASS_S = 0.5  # about how long it may take: a short prompt that comes meanwhile waits for its end
+SMALLEST_ALONE = 64  # prompt rows that such a pass always may have
+LONGEST_PASS_S = 0.8  # about how long it may take: a short prompt that comes meanwhile waits for its end
 SMOOTHING = 0.25  # weight of the newest measurement
 MEASURE_EVERY = 32  # turns with prompt rows, after which running sequences have one to themselves
 DEBT_TURNS = 4.0  # a single slow turn holds prompts back for at most about this many turns
@@ -49,13 +49,23 @@ class Chunk:
 
 
 def plan_chunks(prompts: Iterable[PromptView], n_rows: int) -> tuple[Chunk, ...]:
-    """Share `n_rows` rows among prompts, longest unserved first; ties in the order given."""
+    """Share `n_rows` rows among prompts, longest unserved first; ties in the order given.
+
+    What ends in this pass does not wait for more of a prompt that does not and had rows in the last one.
+    """
+    prompts = sorted(prompts, key=lambda p: p.last_turn)
     chunks = []
-    for prompt in sorted(prompts, key=lambda p: p.last_turn):
-        n = min(prompt.n_left, n_rows, prompt.n_left if prompt.n_most is None else prompt.n_most)
+    ends, cut_short = False, None
+    for prompt in prompts:
+        wanted = prompt.n_left if prompt.n_most is None else min(prompt.n_left, prompt.n_most)
+        n = min(wanted, n_rows)
         if n > 0:
             chunks.append(Chunk(prompt.key, n))
             n_rows -= n
+            ends |= n == prompt.n_left
+            cut_short = prompt if n < wanted else cut_short
+    if ends and cut_short is not None and cut_short.last_turn == prompts[-1].last_turn >= 0:
+        del chunks[-1]
     return tuple(chunks)
 
 
