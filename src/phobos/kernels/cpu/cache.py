@@ -37,7 +37,7 @@ class SlotCache:
         self.n_slots = n_slots
         self._n_ctx = round_up(n_ctx, KEY_BLOCK)
         sizes = [(self._slot_bytes(x.n_kv_heads, x.k_dim), self._slot_bytes(x.n_kv_heads, x.v_dim)) for x in layers]
-        self._arena = Arena(n_slots * sum(k + v for k, v in sizes) + PAGE)
+        self._arena = Arena(n_slots * sum(k + v for k, v in sizes) + PAGE, huge=False)
         self.layers = tuple(
             LayerCache(layer, self._arena.take(n_slots * k, PAGE), self._arena.take(n_slots * v, PAGE), k, v)
             for layer, (k, v) in zip(layers, sizes, strict=True)

@@ -1,4 +1,7 @@
-"""Memory the kernels work in: large anonymous mappings, zero until written, on huge pages where the system has them."""
+"""Memory the kernels work in: large anonymous mappings, zero until written and taken page by page as they are.
+
+Mappings are private: the system puts only those on huge pages, and only of those it takes pages back.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,22 @@ from phobos.kernels.cpu.layout import LINE, round_up
 PAGE = mmap.PAGESIZE
 
 
-class Arena:
-    """A mapping that is handed out piece by piece, each on a cache line of its own. Owned by the backend."""
+def _map(n_bytes: int) -> mmap.mmap:
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, n_bytes)
 
-    def __init__(self, n_bytes: int) -> None:
+
+class Arena:
+    """A mapping that is handed out piece by piece, each on a cache line of its own. Owned by the backend.
+
+    `huge`: on huge pages where the system has them; else in pages of `PAGE` bytes, so that little is taken for little.
+    """
+
+    def __init__(self, n_bytes: int, *, huge: bool = True) -> None:
         self.n_bytes = round_up(max(n_bytes, 1), PAGE)
-        self._mapping = mmap.mmap(-1, self.n_bytes)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
+        self._mapping = _map(self.n_bytes)
+        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8)
         self.address = int(self.bytes.ctypes.data)
