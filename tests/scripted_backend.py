@@ -24,6 +24,7 @@ from phobos.settings import EngineSettings, SamplingDefaults
 
 MASK = (1 << 64) - 1
 BOS, END = 0, 1
+ROW_BYTES = 12  # of a row that is held or saved
 
 
 class ScriptedTokenizer:
@@ -93,8 +94,12 @@ class ScriptedBackend:
         script: Callable[[tuple[int, ...]], int | None] | None = None,
         can_cut: bool = True,
         fork_block: int = 0,
+        cache_rows: int | None = None,
     ) -> None:
-        self.limits = BackendLimits(n_ctx, n_slots, max_rows, n_slots + 4, n_vocab, can_cut, fork_block)
+        cache_bytes = None if cache_rows is None else cache_rows * ROW_BYTES
+        self.limits = BackendLimits(
+            n_ctx, n_slots, max_rows, n_slots + 4, n_vocab, can_cut, fork_block=fork_block, cache_bytes=cache_bytes
+        )
         self.bytes_read: int | None = 0
         self.script = script
         self.row_s = self.pass_s = 0.0
@@ -106,6 +111,8 @@ class ScriptedBackend:
         self.batches: list[Batch] = []
         self.copies: list[tuple[int, int, int]] = []
         self.released: list[int] = []
+        self.saves: list[tuple[int, int]] = []
+        self.most_bytes = 0
         self.restored: list[tuple[int, int]] = []
         self.is_closed = False
         self._held: list[list[int]] = [[] for _ in range(n_slots)]
@@ -143,6 +150,7 @@ class ScriptedBackend:
             if place < len(batch.outputs) and batch.outputs[place] == row:
                 self._logits[place] = self._row(tuple(held), hashes[-1])
                 place += 1
+        self._check_bound()
         return self._logits[: len(batch.outputs)]
 
     def _read_fork(self, slot: int, position: int, shared: int, shift: int) -> tuple[list[int], list[int]]:
@@ -199,6 +207,7 @@ class ScriptedBackend:
         self._held[target] = self._held[source][:n_rows]
         self._hashes[target] = self._hashes[source][:n_rows]
         self._stands[target] = n_rows if self._stands[source] == n_rows else None
+        self._check_bound()
 
     def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
         self._check_thread()
@@ -218,16 +227,42 @@ class ScriptedBackend:
         self.restored.append((slot, n_rows))
         self._stands[slot] = n_rows
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int, keep: int = 0) -> None:
         self._check_thread()
-        self.released.append(slot)
-        self._held[slot], self._hashes[slot] = [], []
+        if keep == 0:
+            self._stands[slot] = 0
+            if self._held[slot]:
+                self.released.append(slot)
+        del self._held[slot][keep:], self._hashes[slot][keep:]
+        self._placed[slot] = {place: token for place, token in self._placed[slot].items() if place < keep}
+
+    def slot_bytes(self, n_rows: int) -> int:
+        return ROW_BYTES * n_rows
 
     def save(self, slot: int, n_rows: int) -> bytes:
-        return np.array(self._held[slot][:n_rows], np.int32).tobytes()
+        self._check_thread()
+        assert 0 < n_rows <= len(self._held[slot])
+        assert self.limits.can_cut or self._stands[slot] == n_rows, "a slot is saved where it stands"
+        self.saves.append((slot, n_rows))
+        pairs = zip(self._held[slot][:n_rows], self._hashes[slot][:n_rows], strict=True)
+        return np.array([(token, seen >> 32, seen & 0xFFFFFFFF) for token, seen in pairs], np.uint32).tobytes()
 
-    def restore(self, slot: int, n_rows: int, data: bytes) -> None:
-        raise NotImplementedError
+    def restore(self, slot: int, n_rows: int, data: bytes, n_saved: int) -> None:
+        self._check_thread()
+        if len(data) != ROW_BYTES * n_saved:
+            raise ValueError("the bytes do not fit")
+        assert 0 < n_rows <= n_saved and (self.limits.can_cut or n_rows == n_saved)
+        assert not self._held[slot], "an empty slot is filled"
+        rows = np.frombuffer(data, np.uint32).reshape(-1, 3)[:n_rows].tolist()
+        self._held[slot] = [token for token, _, _ in rows]
+        self._hashes[slot] = [high << 32 | low for _, high, low in rows]
+        self._stands[slot] = n_rows
+        self._check_bound()
+
+    def _check_bound(self) -> None:
+        held = sum(map(len, self._held)) * ROW_BYTES
+        self.most_bytes = max(self.most_bytes, held)
+        assert self.limits.cache_bytes is None or held <= self.limits.cache_bytes, "more is held than may be"
 
     def describe(self) -> CardInfo:
         return CardInfo("scripted", "cpu", "none", 1)

@@ -46,7 +46,7 @@ class ModelInfo:
     n_vocab: int
     dialect: str
     weights_bytes: int
-    cache_bytes: int
+    cache_bytes: int  # the most that all conversations together may take
     scratch_bytes: int
     layer_kinds: tuple[str, ...] = ()  # one word a layer: "full", "window", "delta", …
 
@@ -90,6 +90,21 @@ class SlotInfo:
     n_tokens: int
     busy: bool
     last_used_s: float
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """The memory of conversations: what all slots hold now and at most, and the archive of those that gave way. Sizes
+    in bytes; `evicted`, `restored` and `tokens_restored` count from the start."""
+
+    held_bytes: int
+    bound_bytes: int
+    archived_bytes: int = 0
+    archive_bound_bytes: int = 0
+    n_archived: int = 0
+    evicted: int = 0
+    restored: int = 0
+    tokens_restored: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,6 +161,7 @@ class Snapshot:
     failure: str | None = None  # why the engine stopped
     bytes_read: int | None = None  # weights and cache read by all passes
     experts: ExpertCacheInfo | None = None
+    cache: CacheInfo | None = None
     machine: MachineUse | None = None
 
 
@@ -181,6 +197,7 @@ class Counters:
     failure: str | None = None  # engine: one sentence, when it stopped by an error
     bytes_read: int | None = None  # engine: stays None where the backend cannot tell
     experts: ExpertCacheInfo | None = None  # engine: only for models whose experts are fetched
+    cache: CacheInfo | None = None  # engine: replaced whole
 
     def snapshot(self) -> Snapshot:
         """Copy the present values; safe from any thread."""
@@ -214,6 +231,7 @@ class Counters:
             failure=self.failure,
             bytes_read=self.bytes_read,
             experts=self.experts,
+            cache=self.cache,
             machine=read_machine(),
         )
 

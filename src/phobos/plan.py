@@ -11,6 +11,7 @@ from pathlib import Path
 
 from phobos import machine
 from phobos.archs import build_program
+from phobos.engine.archive import choose_archive_bytes
 from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels import cache_row_bytes, plan_limits, state_bytes
@@ -48,7 +49,8 @@ class Plan:
 
     `total_bytes` is what a running model with a full context needs. `file_bytes` are the file's own pages while it is
     packed: no part of that, since the system takes them back as soon as memory is short; `peak_bytes`, the most the
-    process is seen to hold where memory is plenty, counts them.
+    process is seen to hold where memory is plenty, counts them. `archive_bytes` more may be taken by conversations that
+    gave way to others; it is chosen from what is left, and no part of the total.
     """
 
     path: str
@@ -66,6 +68,7 @@ class Plan:
     fits: bool
     max_ctx: int
     reason: str
+    archive_bytes: int = 0
 
 
 def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) -> Plan:
@@ -85,12 +88,14 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
     per_token = cache_row_bytes(program, CACHED_VALUE_BYTES)
     cache = limits.n_slots * limits.n_ctx * per_token
     states = limits.n_slots * state_bytes(program)
+    if limits.cache_bytes is not None:  # one whole context at least
+        cache = min(cache, max(limits.n_ctx * per_token, limits.cache_bytes - states))
     token_bytes = SENTENCEPIECE_TOKEN_BYTES if kind in SENTENCEPIECE else TOKEN_BYTES
     process = PROCESS_BYTES + token_bytes * program.n_vocab
     unwritten = float_stride(program.n_vocab) * (limits.max_outputs - 1)  # rows of logits few passes ask for
     parts: tuple[Part, ...] = (
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
-        Part("cache", cache, "memory", f"{limits.n_slots} x {limits.n_ctx} tokens, {format_bytes(per_token)} each"),
+        Part("cache", cache, "memory", _describe_cache(limits, cache // per_token, per_token)),
         *([Part("states", states, "memory", "of recurrent layers, with what is kept to go on from")] if states else []),
         Part("scratch", scratch, "memory", f"the buffers of one pass of up to {limits.max_rows} rows"),
         Part("program", process, "memory", "Python, its libraries, tokenizer and compiled kernels"),
@@ -101,7 +106,9 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         parts = (*parts, draft)
     total = sum(part.n_bytes for part in parts)
     room = None if have.available is None else int(have.available * (1 - SPARE)) - (total - cache)
-    max_ctx = largest_context(room, limits.n_slots * (per_token + draft_per_token), program.n_ctx_train)
+    if settings.cache_bytes is not None:
+        room = settings.cache_bytes if room is None else min(room, settings.cache_bytes)
+    max_ctx = largest_context(room, per_token + limits.n_slots * draft_per_token, program.n_ctx_train)
     fits = room is None or cache <= room
     return Plan(
         path=str(settings.model_path),
@@ -119,17 +126,26 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         fits=fits,
         max_ctx=max_ctx,
         reason=_reason(fits, total, have.available, max_ctx),
+        archive_bytes=choose_archive_bytes(settings, None if have.available is None else have.available - total),
     )
 
 
 def _plan_draft(settings: EngineSettings, path: Path, limits: BackendLimits, have: machine.Memory) -> tuple[Part, int]:
     """What the draft model takes, and the bytes of a token in its cache."""
-    own = replace(settings, model_path=path, draft_path=None, n_ctx=None, n_slots=limits.n_slots)
+    own = replace(settings, model_path=path, draft_path=None, n_ctx=None, n_slots=limits.n_slots, cache_bytes=None)
     alone = make_plan(own, have)
     alone = make_plan(replace(own, n_ctx=min(limits.n_ctx, alone.n_ctx_train)), have)
     n_bytes = sum(part.n_bytes for part in alone.parts if part.name != "program")
     why = f"{path.name}: weights, {limits.n_slots} x {alone.n_ctx} tokens of cache, buffers"
     return Part("draft model", n_bytes, "memory", why), alone.cache_bytes_per_token
+
+
+def _describe_cache(limits: BackendLimits, n_tokens: int, per_token: int) -> str:
+    """How many tokens the cache has room for; it grows up to that."""
+    each = f"{format_bytes(per_token)} each"
+    if n_tokens >= limits.n_slots * limits.n_ctx:
+        return f"up to {limits.n_slots} x {limits.n_ctx} tokens, {each}"
+    return f"up to {n_tokens} tokens of {limits.n_slots} conversations together, {each}"
 
 
 def _limits(program: Program, settings: EngineSettings, free_bytes: int | None) -> BackendLimits:

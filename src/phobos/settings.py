@@ -41,6 +41,8 @@ class EngineSettings:
     prefix_cache: bool = True
     lookup: bool = True  # guess ahead from the text so far; changes no token
     draft_path: Path | None = None  # a small model that guesses ahead; changes no token
+    cache_bytes: int | None = None  # all slots together
+    archive_bytes: int | None = None  # conversations that gave way
     chat_template: str | None = None
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 

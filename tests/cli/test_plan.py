@@ -33,9 +33,9 @@ def test_parts_are_what_the_backend_takes(tmp_path: Path, recipe: str, kinds: tu
     settings = EngineSettings(path, n_ctx=1024, n_slots=2, n_threads=2)
     planned = {part.name: part.n_bytes for part in make_plan(settings).parts}
     with open_gguf(path) as gguf:
-        backend, _ = open_backend(gguf, settings, lambda progress: None)
+        backend, info = open_backend(gguf, settings, lambda progress: None)
         try:
-            held = backend.memory()
+            held = {**backend.memory(), "cache": info.cache_bytes}
         finally:
             backend.close()
     for name, n_bytes in held.items():

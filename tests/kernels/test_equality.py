@@ -147,11 +147,11 @@ def test_reused_prefix(case: Case, n_reused: int) -> None:
         assert np.array_equal(got, case.plain[later])
         state = backend.save(0, n_reused)
         backend.release(0)
-        backend.restore(2, n_reused, state)
+        backend.restore(2, n_reused, state, n_reused)
         assert np.array_equal(read(backend, case.tokens, case.positions, slot=2, start=n_reused, chunk=64), got)
         for wrong in (state[:-1], state + b"\0"):
             with pytest.raises(ValueError, match="bytes"):
-                backend.restore(0, n_reused, wrong)
+                backend.restore(0, n_reused, wrong, n_reused)
 
 
 def test_a_shortened_slot_is_written_over(case: Case) -> None:

@@ -59,7 +59,7 @@ def test_states_take_memory_whatever_the_context(program: Program) -> None:
     assert limits_of(hybrid, 2 * 2 * (N_CTX * ROW_BYTES + fixed)) == (N_CTX, 2)
     assert limits_of(hybrid, 2 * (N_CTX * ROW_BYTES + fixed) - 2) == (N_CTX - 256, 1)
     assert limits_of(replace(hybrid, layers=()), 1 << 40) == (N_CTX, 4)
-    with pytest.raises(UsageError, match="use a smaller --ctx-size or --parallel"):
+    with pytest.raises(UsageError, match="use a smaller --ctx-size"):
         limits_of(hybrid, fixed, n_slots=2, n_ctx=1)
 
 
@@ -79,8 +79,26 @@ def test_impossible_settings_are_refused(program: Program) -> None:
         limits_of(program, None, n_ctx=0)
     with pytest.raises(UsageError, match="--parallel must be at least 1"):
         limits_of(program, None, n_slots=0)
-    with pytest.raises(UsageError, match=r"8 x 1000 tokens of cache take 8.19 MB and 1.00 MB of memory are free"):
+    with pytest.raises(UsageError, match=r"a context of 1000 tokens takes 1.02 MB and 1.00 MB of memory are free"):
         limits_of(program, 1_000_000, n_ctx=1000, n_slots=8)
+    with pytest.raises(UsageError, match=r"--cache-memory 1.00 MB is less than one context of 1000 tokens takes"):
+        limits_of(program, None, n_ctx=1000, cache_bytes=1_000_000)
+    with pytest.raises(UsageError, match=r"--cache-memory 3.00 MB is too much, 2.00 MB of memory are free"):
+        limits_of(program, 2_000_000, n_ctx=1000, cache_bytes=3_000_000)
+
+
+def test_slots_share_what_not_all_of_them_can_fill(program: Program) -> None:
+    def bound(free: int | None, **settings: int) -> int | None:
+        return plan_limits(program, EngineSettings(Path("m.gguf"), **settings), free).cache_bytes  # type: ignore[arg-type]
+
+    whole = 1000 * ROW_BYTES
+    assert bound(None, n_ctx=1000, n_slots=8) is None
+    assert bound(100 * whole, n_ctx=1000, n_slots=8) is None, "all fit"
+    assert bound(6 * whole, n_ctx=1000, n_slots=8) == 3 * whole, "half of what is free"
+    assert bound(whole + 100, n_ctx=1000, n_slots=8) == whole, "one always fits whole"
+    assert bound(100 * whole, n_ctx=1000, n_slots=8, cache_bytes=2 * whole) == 2 * whole
+    assert bound(100 * whole, n_ctx=1000, n_slots=2, cache_bytes=5 * whole) is None
+    assert limits_of(program, None, n_ctx=1000, cache_bytes=2 * whole + 1) == (1000, 2)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "reference"])
@@ -166,8 +184,8 @@ def test_released_and_copied_slots_of_the_reference(path: Path) -> None:
     assert np.allclose(backend.run(make_batch(tokens[12:], 12, 1)), plain[12:], rtol=1e-4, atol=1e-4)
     state = backend.save(0, 7)
     backend.release(0)
-    backend.restore(2, 7, state)
+    backend.restore(2, 7, state, 7)
     assert np.allclose(backend.run(make_batch(tokens[7:], 7, 2)), plain[7:], rtol=1e-4, atol=1e-4)
     assert not np.allclose(backend.run(make_batch(tokens[7:], 7, 0)), plain[7:], rtol=1e-2, atol=1e-2)
     with pytest.raises(ValueError, match="bytes"):
-        backend.restore(0, 8, state)
+        backend.restore(0, 8, state, 8)

@@ -141,7 +141,7 @@ def test_states_are_kept_copied_and_put_back(tmp_path: Path, kind: str) -> None:
         backend.release(1)
         with pytest.raises(ValueError, match="slot 1 stands at 0 and cannot go on from position 20"):
             rest(1)
-        backend.restore(1, 20, whole)
+        backend.restore(1, 20, whole, 20)
         assert np.array_equal(rest(1), rest_of(backend, kept))
         backend.copy_rows(0, 1, 20)
         with pytest.raises(ValueError, match="slot 1 stands at None"):
@@ -154,7 +154,7 @@ def test_states_are_kept_copied_and_put_back(tmp_path: Path, kind: str) -> None:
             with pytest.raises(ValueError, match="bytes"):
                 backend.restore_state(1, 20, wrong)
             with pytest.raises(ValueError, match="bytes"):
-                backend.restore(1, 20, wrong)
+                backend.restore(1, 20, wrong, 20)
 
 
 def rest_of(backend: Backend, kept: bytes) -> np.ndarray:

@@ -10,7 +10,7 @@ continued where they stand or from a checkpoint (`checkpoints.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
@@ -38,11 +38,18 @@ class SlotView:
 
 @dataclass(frozen=True)
 class ReusePlan:
-    """Run in `slot`, whose first `n_reused` tokens are right once they were copied from `source` (None: they are)."""
+    """Run in `slot`, whose first `n_reused` tokens are right once they were copied from `source`, or put back from the
+    archive if `is_archived`; else they are."""
 
     slot: int
     n_reused: int
     source: int | None
+    is_archived: bool = False
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the slot goes on with what it holds."""
+        return self.n_reused > 0 and self.source is None and not self.is_archived
 
 
 def count_common(a: npt.ArrayLike, b: npt.ArrayLike) -> int:
@@ -187,6 +194,15 @@ class Slots:
     def keep(self, slot: int, state: bytes) -> None:
         """A checkpoint: what the backend holds of the slot where it stands, beside what can be cut back."""
         self._checkpoints[slot].keep(self._n_tokens[slot], state)
+
+    def states(self, slot: int) -> Mapping[int, bytes]:
+        """The slot's checkpoints, by the number of tokens they stand for."""
+        return self._checkpoints[slot].states
+
+    def put(self, slot: int, tokens: IntArray, states: Mapping[int, bytes]) -> None:
+        """An empty idle slot was given contents: these tokens, with checkpoints."""
+        self.extend(slot, tokens)
+        self._checkpoints[slot].fill(states)
 
     def state_for(self, plan: ReusePlan) -> bytes | None:
         """What has to be put back into the plan's slot before it goes on; None where the rows alone will do."""

@@ -6,6 +6,8 @@ further back only where its state was kept (`prompts.mark_of` says where that is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 KEPT = 3  # checkpoints of a slot; the oldest goes first
 
 
@@ -19,6 +21,15 @@ class Checkpoints:
     def lengths(self) -> tuple[int, ...]:
         """The numbers of tokens there is a state for."""
         return tuple(self._states)
+
+    @property
+    def states(self) -> Mapping[int, bytes]:
+        """All of them."""
+        return self._states
+
+    def fill(self, states: Mapping[int, bytes]) -> None:
+        """Hold these and nothing else."""
+        self._states = dict(states)
 
     def get(self, n_tokens: int) -> bytes | None:
         """The state after so many tokens."""

@@ -58,7 +58,8 @@ def open_draft(settings: EngineSettings, path: Path, limits: BackendLimits, prog
         raise UsageError("what this model holds cannot be cut back, so that none can guess for it: leave out --draft")
     with open_gguf(path) as gguf:
         n_ctx_train = gguf.get_int(f"{gguf.architecture}.context_length", limits.n_ctx)
-        own = replace(settings, model_path=path, n_ctx=min(limits.n_ctx, n_ctx_train), n_slots=limits.n_slots)
+        n_ctx = min(limits.n_ctx, n_ctx_train)
+        own = replace(settings, model_path=path, n_ctx=n_ctx, n_slots=limits.n_slots, cache_bytes=None)
 
         def report(step: LoadProgress) -> None:
             progress(replace(step, stage=step.stage if step.stage != "ready" else "packing weights", detail=path.name))

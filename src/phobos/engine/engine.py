@@ -21,12 +21,14 @@ from dataclasses import replace
 from phobos.chat.events import Event, Failed, Sink
 from phobos.chat.messages import GenerationRequest, ScoreRequest
 from phobos.counters import Counters
-from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting, plan_reuse
+from phobos.engine.archive import Archive
+from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting
 from phobos.engine.forks import WAIT, ForkPlan, Forks, Trunk
 from phobos.engine.lookahead import Lookahead
 from phobos.engine.model import Model
 from phobos.engine.prompts import mark_of, view_prompts
 from phobos.engine.reading import Reader, next_rows
+from phobos.engine.residency import Residency
 from phobos.engine.sampler import Sampler, resolve_sampling
 from phobos.engine.scheduler import Pace, Rows, build_batch, plan_chunks
 from phobos.engine.scoring import Scoring
@@ -67,6 +69,8 @@ class Engine:
             looks_up=model.settings.lookup and limits.can_cut,
             draft=model.draft,
         )
+        archive = Archive(model.archive_bytes, can_cut=limits.can_cut)
+        self._residency = Residency(model.backend, self._slots, archive, on_clear=self.lookahead.release)
         self._changed = threading.Condition()
         self._inbox: list[Ticket] = []  # guarded by _changed
         self._deadline_s: float | None = None  # guarded by _changed; set once closing
@@ -89,6 +93,7 @@ class Engine:
         """Start the thread."""
         self.counters.state = "IDLE"
         self.counters.slots = self._slots.describe()
+        self.counters.cache = self._residency.describe()
         self._thread.start()
 
     def submit(
@@ -223,6 +228,7 @@ class Engine:
         for ticket, rows in zip(passed, runs, strict=True):
             if rows.n_outputs and ticket.sequence.constraint is not None:
                 ticket.sequence.constraint.prepare()
+        self._residency.make_room(runs)
         started_s = time.perf_counter()
         logits = self.model.backend.run(build_batch(runs))[:, : self._n_vocab]
         self._account(len(decoding), sum(n for _, n in chunks), n_guessed, time.perf_counter() - started_s)
@@ -283,9 +289,12 @@ class Engine:
             if n_idle == 0:
                 continue
             pinned = sequence.request.cache_slot if sequence.choice == 0 else None
-            plan = plan_reuse(sequence.reusable, self._slots.view(), pinned=pinned, sources=sources)
+            plan = self._residency.plan(sequence.reusable, pinned=pinned, sources=sources)
             if plan is None:
                 continue  # its own slot is busy: others may pass
+            if not self._residency.has_room(sequence.n_most):
+                n_idle = 0  # those behind it wait too, so that its turn comes
+                continue
             n_idle -= 1
             if not self._is_held(sequence, plan, sources):
                 self._waiting.remove(ticket)
@@ -301,6 +310,8 @@ class Engine:
         if not isinstance(plan, ForkPlan):
             return plan is WAIT
         fork = plan.fork
+        if not self._residency.fork(fork.slot, fork.place + fork.size):
+            return True
         if plan.n_copied:
             self.model.backend.copy_within(fork.slot, plan.source, fork.place, plan.n_copied)
         self._forks.open(fork, sequence)
@@ -348,13 +359,8 @@ class Engine:
     def _admit(self, ticket: Ticket, plan: ReusePlan) -> None:
         """Run a sequence in its slot from now on."""
         sequence, now_s = ticket.sequence, time.monotonic()
-        state = self._slots.state_for(plan)
-        if plan.source is not None:
-            self.model.backend.copy_rows(plan.source, plan.slot, plan.n_reused)
-        if state is not None:
-            self.model.backend.restore_state(plan.slot, plan.n_reused, state)
-        self._slots.take(plan, sequence.prompt, now_s)
-        self._start(ticket, Admission(plan.slot, plan.n_reused, now_s))
+        n_reused = self._residency.admit(plan, sequence.reusable, sequence.n_most, now_s)
+        self._start(ticket, Admission(plan.slot, n_reused, now_s))
 
     def _start(self, ticket: Ticket, admission: Admission) -> None:
         """It runs from now on."""
@@ -378,7 +384,7 @@ class Engine:
             return
         if self._forks is not None:
             self._forks.forget(slot)
-        self._slots.give_back(slot, time.monotonic())
+        self._residency.give_back(slot, time.monotonic())
         if not self.model.settings.prefix_cache:
             self._release_idle()
 
@@ -388,9 +394,7 @@ class Engine:
         for slot in self._slots.view():
             if not slot.is_busy and slot.index in self._owners and self._owners[slot.index] not in wanted:
                 del self._owners[slot.index]
-                self._slots.forget(slot.index)
-                self.model.backend.release(slot.index)
-                self.lookahead.release(slot.index)
+                self._residency.forget(slot.index)
 
     # Ends
 
@@ -459,4 +463,5 @@ class Engine:
             return
         self._published_s = now_s
         self.counters.slots = self._slots.describe()
+        self.counters.cache = self._residency.describe()
         self.counters.live = tuple(t.sequence.describe() for t in [*self._running, *self._waiting])

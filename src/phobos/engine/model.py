@@ -19,20 +19,23 @@ from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.chat.template import ChatTemplate, encode_prompt, make_template
 from phobos.counters import LoadProgress, ModelInfo
 from phobos.engine.answers import Answers, choose_answers
+from phobos.engine.archive import choose_archive_bytes
 from phobos.engine.draft import check_draft, open_draft
 from phobos.engine.sampler import MAX_TOP_LOGPROBS, Constraint
 from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
-from phobos.kernels.backend import Backend, Progress
+from phobos.kernels.backend import Backend, Progress, cache_bound
 from phobos.kernels.cpu.compiler import load_kernels
 from phobos.kernels.cpu.rows import KERNELS as SAMPLING_KERNELS
+from phobos.machine import read_memory
 from phobos.settings import EngineSettings, SamplingDefaults
 
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model. `created` is in Unix seconds; `sampling` are the model file's own defaults.
+    """A loaded model. `created` is in Unix seconds; `sampling` are the model file's own defaults; `archive_bytes` is
+    what conversations that gave way to others may take.
 
     `answers` makes what reads and binds the answer to one request; None where the model has no such thing. `draft` is
     the model that guesses for this one, if there is one.
@@ -54,6 +57,7 @@ class Model:
     supports_thinking: bool = False
     answers: Answers | None = None
     draft: Backend | None = None
+    archive_bytes: int = 0
 
     @property
     def supports_tools(self) -> bool:
@@ -257,7 +261,14 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
             supports_thinking=template is not None and _knows_thinking(template, answers),
             answers=answers,
             draft=draft,
+            archive_bytes=choose_archive_bytes(settings, _free_beside(backend)),
         )
+
+
+def _free_beside(backend: Backend) -> int | None:
+    """Bytes free once all slots are full; None where the system does not tell."""
+    free = read_memory().available
+    return None if free is None else free - cache_bound(backend)
 
 
 def _knows_thinking(template: ChatTemplate, answers: Answers) -> bool:

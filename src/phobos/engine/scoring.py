@@ -48,6 +48,11 @@ class Scoring:
         return self.n_rows < self.n_prompt
 
     @property
+    def n_most(self) -> int:
+        """Tokens its slot may come to hold."""
+        return self.n_prompt
+
+    @property
     def reusable(self) -> IntArray:
         """The tokens of which all but the last may be found in a slot: from the first target on all rows must run."""
         return self.prompt[: self.request.targets[0][0] + 1]

@@ -169,6 +169,11 @@ class Sequence:
         return 0 if self.is_prefill and self.wants_prompt_logprobs else None
 
     @property
+    def n_most(self) -> int:
+        """Tokens its slot may come to hold."""
+        return self.n_prompt + max(0, self.limit)
+
+    @property
     def reusable(self) -> IntArray:
         """The tokens of which all but the last may be found in a slot."""
         return self.prompt

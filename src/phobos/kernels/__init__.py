@@ -13,7 +13,7 @@ from phobos.archs import build_program
 from phobos.counters import ModelInfo
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import Backend, BackendLimits, Progress
+from phobos.kernels.backend import STATE_COPIES, Backend, BackendLimits, Progress, cache_bound
 from phobos.kernels.model_info import describe_model
 from phobos.machine import read_memory
 from phobos.program.steps import Program
@@ -28,7 +28,6 @@ SMALLEST_CTX = 256  # a default goes no lower; less than this answers nothing
 CACHE_SHARE = 0.5  # of the memory the weights leave free, that defaults give to the cache
 PROMPT_OUTPUTS = 32  # rows of one pass that give logits, beside one for every slot
 VALUE_BYTES = {"cpu": 2, "reference": 4}  # of a cached value
-STATE_COPIES = 4  # of a slot's states: its own, and the checkpoints the engine may keep
 BACKENDS = tuple(VALUE_BYTES)
 SHOWN_NAMES = 8  # tensors a warning names
 
@@ -54,6 +53,10 @@ def open_backend(gguf: GGUF, settings: EngineSettings, progress: Progress) -> tu
             f"there is not enough memory for this model with a context of {limits.n_ctx} tokens and {limits.n_slots} "
             "slots: use a smaller --ctx-size or --parallel, or a smaller model"
         ) from error
+    needed = backend.slot_bytes(limits.n_ctx)
+    if cache_bound(backend) < needed:  # by the pages a context ends in
+        backend.close()
+        raise UsageError(f"--cache-memory is too little for one context: give it {needed} bytes or more")
     return backend, describe_model(gguf, program, backend)
 
 
@@ -103,23 +106,18 @@ def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | No
     """Context and slots: as the settings say, else what fits `CACHE_SHARE` of `free_bytes`, at most `DEFAULT_CTX`
     tokens and `DEFAULT_SLOTS` slots. The context comes first: one long slot before four short ones.
 
+    Slots grow with what they hold, so that many may share what only few could fill: together they take at most
+    `settings.cache_bytes`, else what is chosen by the same share, and always enough for one whole context.
+
     `UsageError` where the settings ask for more than the model was trained for or than there is memory.
     """
+    _check(program, settings)
     n_ctx, n_slots = settings.n_ctx, settings.n_slots
     row_bytes = max(1, cache_row_bytes(program, VALUE_BYTES[settings.backend]))
     fixed_bytes = state_bytes(program)
-    if n_ctx is not None and not 1 <= n_ctx <= program.n_ctx_train:
-        raise UsageError(
-            f"--ctx-size {n_ctx} is not possible: this model was trained for {program.n_ctx_train} tokens, "
-            f"use --ctx-size {program.n_ctx_train} or less"
-        )
-    if n_slots is not None and n_slots < 1:
-        raise UsageError("--parallel must be at least 1")
-    if settings.n_threads is not None and settings.n_threads < 1:
-        raise UsageError("--threads must be at least 1")
-    if settings.chunk_rows < 1:
-        raise UsageError("a prompt pass needs at least 1 row")
-    room = None if free_bytes is None else int(max(0, free_bytes) * CACHE_SHARE)
+    room = settings.cache_bytes
+    if room is None and free_bytes is not None:
+        room = int(max(0, free_bytes) * CACHE_SHARE)
     if n_ctx is None:
         n_ctx = min(program.n_ctx_train, DEFAULT_CTX)
         if room is not None and (n_slots or 1) * (n_ctx * row_bytes + fixed_bytes) > room:
@@ -128,16 +126,47 @@ def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | No
     slot_bytes = n_ctx * row_bytes + fixed_bytes
     if n_slots is None:
         n_slots = DEFAULT_SLOTS if room is None else max(1, min(DEFAULT_SLOTS, room // slot_bytes))
-    needed = n_slots * slot_bytes
-    if free_bytes is not None and needed > max(free_bytes, 0) and (settings.n_ctx or settings.n_slots):
-        raise UsageError(
-            f"{n_slots} x {n_ctx} tokens of cache take {format_bytes(needed)} and {format_bytes(max(free_bytes, 0))} "
-            "of memory are free beside the weights: use a smaller --ctx-size or --parallel"
-        )
+    if settings.cache_bytes is not None or settings.n_ctx is not None:
+        _check_room(n_ctx, slot_bytes, settings.cache_bytes, free_bytes)
     return BackendLimits(
         n_ctx=n_ctx,
         n_slots=n_slots,
         max_rows=settings.chunk_rows + n_slots,
         max_outputs=PROMPT_OUTPUTS + n_slots,
         n_vocab=program.n_vocab,
+        cache_bytes=None if room is None or n_slots * slot_bytes <= room else max(room, slot_bytes),
     )
+
+
+def _check(program: Program, settings: EngineSettings) -> None:
+    """`UsageError` for settings that no machine can have."""
+    n_ctx = settings.n_ctx
+    if n_ctx is not None and not 1 <= n_ctx <= program.n_ctx_train:
+        raise UsageError(
+            f"--ctx-size {n_ctx} is not possible: this model was trained for {program.n_ctx_train} tokens, "
+            f"use --ctx-size {program.n_ctx_train} or less"
+        )
+    if settings.n_slots is not None and settings.n_slots < 1:
+        raise UsageError("--parallel must be at least 1")
+    if settings.n_threads is not None and settings.n_threads < 1:
+        raise UsageError("--threads must be at least 1")
+    if settings.chunk_rows < 1:
+        raise UsageError("a prompt pass needs at least 1 row")
+
+
+def _check_room(n_ctx: int, needed: int, cache_bytes: int | None, free_bytes: int | None) -> None:
+    """`UsageError` where one context does not fit the cache, or the cache not the free memory."""
+    if cache_bytes is not None and needed > cache_bytes:
+        raise UsageError(
+            f"--cache-memory {format_bytes(cache_bytes)} is less than one context of {n_ctx} tokens takes, "
+            f"{format_bytes(needed)}: give it more, or use a smaller --ctx-size"
+        )
+    if free_bytes is None:
+        return
+    free = f"{format_bytes(max(free_bytes, 0))} of memory are free beside the weights"
+    if cache_bytes is not None and cache_bytes > free_bytes:
+        raise UsageError(f"--cache-memory {format_bytes(cache_bytes)} is too much, {free}: give it less")
+    if needed > free_bytes:
+        raise UsageError(
+            f"a context of {n_ctx} tokens takes {format_bytes(needed)} and {free}: use a smaller --ctx-size"
+        )

@@ -17,6 +17,7 @@ from phobos.counters import CardInfo, LoadProgress
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
+STATE_COPIES = 4  # of a slot's states: its own, and the checkpoints the engine may keep
 Progress = Callable[[LoadProgress], None]
 
 
@@ -44,9 +45,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class BackendLimits:
-    """What a loaded backend can take. `can_cut`: whether a slot's contents may be cut back to any length, so that rows
-    may run anew from any position it holds; else only from where it stands, from 0, or from a state put back.
-    `fork_block`: see `Batch`; 0 where there are no forks."""
+    """What a loaded backend can take.
+
+    `can_cut`: whether a slot's contents may be cut back to any length, so that rows may run anew from any position it
+    holds; else only from where it stands, from 0, or from a state put back. `cache_bytes` is what all slots together
+    may hold at once, at least one whole context, `None` for all of them whole; who runs batches keeps to it (see
+    `Backend.slot_bytes`). `fork_block`: see `Batch`; 0 where there are no forks.
+    """
 
     n_ctx: int
     n_slots: int
@@ -55,6 +60,14 @@ class BackendLimits:
     n_vocab: int
     can_cut: bool = True
     fork_block: int = 0
+    cache_bytes: int | None = None
+
+
+def cache_bound(backend: Backend) -> int:
+    """What all slots of a backend together may take, in bytes."""
+    limits = backend.limits
+    whole = limits.n_slots * backend.slot_bytes(limits.n_ctx)
+    return whole if limits.cache_bytes is None else min(whole, limits.cache_bytes)
 
 
 class Backend(Protocol):
@@ -87,17 +100,22 @@ class Backend(Protocol):
         """The contents of a slot's first `n_rows` positions as bytes; where they cannot be cut back it must stand
         there."""
 
-    def restore(self, slot: int, n_rows: int, data: bytes) -> None:
-        """The inverse of `save`; `ValueError` when the bytes do not fit."""
+    def restore(self, slot: int, n_rows: int, data: bytes, n_saved: int) -> None:
+        """Make a slot hold the first `n_rows` of the `n_saved` positions that `save` made `data` of; `ValueError` when
+        the bytes do not fit."""
 
-    def release(self, slot: int) -> None:
-        """Forget a slot's contents and give its memory back."""
+    def release(self, slot: int, keep: int = 0) -> None:
+        """Forget a slot's contents from position `keep` on and give their memory back."""
+
+    def slot_bytes(self, n_rows: int) -> int:
+        """The most memory a slot takes that holds `n_rows` positions, with what is kept to go on from; it takes it as
+        they are written."""
 
     def describe(self) -> CardInfo:
         """The device and the instruction path in use."""
 
     def memory(self) -> dict[str, int]:
-        """Bytes held, by "weights", "cache" and "scratch"."""
+        """Bytes held now, by "weights", "cache" and "scratch"."""
 
     def close(self) -> None:
         """Stop the workers and free the memory; twice is fine."""

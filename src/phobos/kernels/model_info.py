@@ -7,7 +7,7 @@ from collections import Counter
 
 from phobos.counters import ModelInfo
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import Backend
+from phobos.kernels.backend import Backend, cache_bound
 from phobos.program.steps import Attention, GatedDelta, Program, SelectiveScan, ShortConv
 
 # `general.file_type`, as the GGUF description numbers the mixtures that files are published in.
@@ -91,7 +91,7 @@ def describe_model(gguf: GGUF, program: Program, backend: Backend) -> ModelInfo:
         n_vocab=program.n_vocab,
         dialect="plain",
         weights_bytes=held["weights"],
-        cache_bytes=held["cache"],
+        cache_bytes=cache_bound(backend),
         scratch_bytes=held["scratch"],
         layer_kinds=kinds,
     )

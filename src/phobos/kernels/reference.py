@@ -21,7 +21,7 @@ import numpy as np
 from phobos.counters import CardInfo, LoadProgress
 from phobos.gguf.quants import TABLE
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
+from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, Progress
 from phobos.kernels.reference_recurrent import run_recurrent, sigmoid
 from phobos.kernels.standing import Standing
 from phobos.program.steps import (
@@ -411,18 +411,32 @@ class ReferenceBackend:
         rows = b"".join(x[:n_rows].tobytes() for cache in (self._keys, self._values) for x in cache[slot])
         return rows + self.save_state(slot)
 
-    def restore(self, slot: int, n_rows: int, data: bytes) -> None:
+    def restore(self, slot: int, n_rows: int, data: bytes, n_saved: int) -> None:
         """See `Backend.restore`."""
-        rows = [x[:n_rows] for cache in (self._keys, self._values) for x in cache[slot]]
-        _fill([*rows, *self._states[slot]], data, f"the state of {n_rows} positions")
+        rows = [x for cache in (self._keys, self._values) for x in cache[slot]]
+        saved = [np.empty((n_saved, *x.shape[1:]), np.float32) for x in rows]
+        states = [np.empty_like(state) for state in self._states[slot]]
+        if not 0 <= n_rows <= n_saved:
+            raise ValueError(f"{n_rows} positions are not among {n_saved}")
+        _fill([*saved, *states], data, f"the state of {n_saved} positions")
+        for x, values in zip(rows, saved, strict=True):
+            x[:n_rows] = values[:n_rows]
+        for state, kept in zip(self._states[slot], states, strict=True):
+            state[:] = kept
         self._standing.set(slot, n_rows)
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int, keep: int = 0) -> None:
         """See `Backend.release`."""
         for cache in (self._keys, self._values):
             for layer in cache[slot]:
-                layer[:] = 0
-        self._standing.set(slot, 0)
+                layer[keep:] = 0
+        if keep == 0:
+            self._standing.set(slot, 0)
+
+    def slot_bytes(self, n_rows: int) -> int:
+        """See `Backend.slot_bytes`."""
+        rows = sum(int(x[0].nbytes) for cache in (self._keys, self._values) for x in cache[0])
+        return n_rows * rows + (STATE_COPIES * sum(state.nbytes for state in self._states[0]) if n_rows else 0)
 
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""

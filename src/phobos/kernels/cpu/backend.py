@@ -12,7 +12,7 @@ import numpy as np
 from phobos.counters import CardInfo, LoadProgress
 from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
+from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, Progress
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernels, usable_threads
 from phobos.kernels.cpu.features import CPU
@@ -174,6 +174,7 @@ class CpuBackend:
             or int(self._slots[:n_rows].max()) >= self.limits.n_slots
         ):
             raise ValueError("a row of the batch lies outside the cache")
+        self._cache.note_rows(self._slots[:n_rows], self._places[:n_rows])
         if not self.limits.can_cut:
             self._standing.advance(batch)
         self._header[Header.N_ROWS] = n_rows
@@ -230,17 +231,23 @@ class CpuBackend:
             self._standing.require(slot, n_rows)
         return self._states.save(slot) + self._cache.save(slot, n_rows)
 
-    def restore(self, slot: int, n_rows: int, data: bytes) -> None:
+    def restore(self, slot: int, n_rows: int, data: bytes, n_saved: int) -> None:
         """See `Backend.restore`."""
         n_bytes = self._states.n_saved_bytes
-        self._cache.restore(slot, n_rows, data[n_bytes:])
+        self._cache.restore(slot, n_rows, data[n_bytes:], n_saved)
         self.restore_state(slot, n_rows, data[:n_bytes])
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int, keep: int = 0) -> None:
         """See `Backend.release`."""
-        self._cache.release(slot)
-        self._states.release(slot)
-        self._standing.set(slot, 0)
+        if keep == 0:
+            self._states.release(slot)
+            self._standing.set(slot, 0)
+        self._cache.release(slot, keep)
+
+    def slot_bytes(self, n_rows: int) -> int:
+        """See `Backend.slot_bytes`."""
+        states = STATE_COPIES * self._states.slot_bytes if n_rows else 0
+        return self._cache.slot_bytes(n_rows) + states
 
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""

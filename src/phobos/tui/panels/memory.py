@@ -57,10 +57,14 @@ def memory_parts(snapshot: Snapshot, palette: Palette) -> list[Part]:
     model, machine = snapshot.model, snapshot.machine
     own = 0
     if model is not None:
-        own = model.weights_bytes + model.cache_bytes + model.scratch_bytes
+        cache = snapshot.cache
+        held = model.cache_bytes if cache is None else cache.held_bytes
+        archived = 0 if cache is None else cache.archived_bytes
+        own = model.weights_bytes + held + archived + model.scratch_bytes
         parts += [
             ("weights", model.weights_bytes, palette.weights),
-            ("cache", model.cache_bytes, palette.cache),
+            ("cache", held, palette.cache),
+            *([("archive", archived, palette.process)] if archived else []),
             ("scratch", model.scratch_bytes, palette.scratch),
         ]
     if machine is not None and machine.process_bytes is not None:

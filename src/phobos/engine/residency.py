@@ -1,0 +1,192 @@
+"""Which conversations are in the slots' memory, and how they come and go. Owned by the engine thread.
+
+Rules. All slots together take no more than the backend's `cache_bytes`. A sequence is admitted once what the running
+ones may come to hold, itself among them, is within that; so whoever runs can run to its end, and whoever does not fit
+yet waits for others to end, first come first served. Idle slots keep their conversations in what running ones do not
+use yet, and give way, the one not used for longest first, before a pass that needs their memory. A conversation that
+gives way goes to the archive, and comes back when a prompt begins as it did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from phobos.counters import CacheInfo
+from phobos.engine.archive import Archive, Archived
+from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, count_common, plan_reuse
+from phobos.engine.scheduler import Rows
+from phobos.kernels.backend import Backend, cache_bound
+
+log = logging.getLogger(__name__)
+
+
+class Residency:
+    """See the module. It moves what slots hold; the engine notes which rows ran; `on_clear` hears of emptied slots."""
+
+    def __init__(
+        self, backend: Backend, slots: Slots, archive: Archive, *, on_clear: Callable[[int], None] = lambda slot: None
+    ) -> None:
+        self._backend = backend
+        self._slots = slots
+        self._archive = archive
+        self._on_clear = on_clear
+        self._bound_bytes = cache_bound(backend)
+        self._is_tight = self._bound_bytes < backend.limits.n_slots * backend.slot_bytes(backend.limits.n_ctx)
+        self._promised: dict[int, int] = {}  # by busy slot: bytes it may come to take
+        self._n_forked: dict[int, int] = {}  # by forked slot: places up to the end of its forks
+        self._n_evicted = self._n_restored = self._n_tokens_restored = 0
+
+    # Decide
+
+    def plan(
+        self, tokens: npt.ArrayLike, *, pinned: int | None = None, sources: Collection[int] | None = None
+    ) -> ReusePlan | None:
+        """Where a prompt runs and what it finds, in a slot or in the archive; see `plan_reuse`."""
+        slots = self._slots.view()
+        plan = plan_reuse(tokens, slots, pinned=pinned, sources=sources)
+        if plan is None or sources is not None:
+            return plan
+        found = self._archive.find(tokens)
+        if found is None or found[1] < plan.n_reused + HOLD_TOKENS:
+            return plan
+        empty = plan_reuse(tokens, slots, pinned=pinned, sources=())
+        return None if empty is None else ReusePlan(empty.slot, found[1], None, is_archived=True)
+
+    def has_room(self, n_most: int) -> bool:
+        """Whether a sequence that may come to hold `n_most` tokens can be admitted now."""
+        return sum(self._promised.values()) + self._backend.slot_bytes(n_most) <= self._bound_bytes
+
+    def describe(self) -> CacheInfo:
+        """For the counters."""
+        return CacheInfo(
+            held_bytes=sum(self._held().values()),
+            bound_bytes=self._bound_bytes,
+            archived_bytes=self._archive.n_bytes,
+            archive_bound_bytes=self._archive.bound_bytes,
+            n_archived=len(self._archive),
+            evicted=self._n_evicted,
+            restored=self._n_restored,
+            tokens_restored=self._n_tokens_restored,
+        )
+
+    def _held(self) -> dict[int, int]:
+        """Bytes each slot takes."""
+        return {
+            slot.index: self._backend.slot_bytes(max(len(np.asarray(slot.tokens)), self._n_forked.get(slot.index, 0)))
+            for slot in self._slots.view()
+        }
+
+    # Act
+
+    def admit(self, plan: ReusePlan, prompt: npt.ArrayLike, n_most: int, now_s: float) -> int:
+        """Make the plan's slot hold what can be reused of a prompt, and take it; how many tokens that is."""
+        found = self._archive.find(prompt) if plan.is_archived else None
+        if found is not None:
+            self._archive.touch(found[0])
+        n_lost = len(self._slots.tokens(plan.slot)) - plan.n_reused
+        if not plan.is_in_place or (n_lost >= HOLD_TOKENS and 4 * n_lost > plan.n_reused):
+            self._keep(plan.slot)
+        if not plan.is_in_place:
+            self._clear(plan.slot)
+            plan = self._fill(plan, found, prompt)
+        state = self._slots.state_for(plan)
+        if state is not None:
+            self._backend.restore_state(plan.slot, plan.n_reused, state)
+        self._slots.take(plan, prompt, now_s)
+        self._backend.release(plan.slot, plan.n_reused)
+        self._promised[plan.slot] = self._backend.slot_bytes(n_most)
+        return plan.n_reused
+
+    def _fill(self, plan: ReusePlan, found: tuple[Archived, int] | None, prompt: npt.ArrayLike) -> ReusePlan:
+        """Bring a prefix into the plan's empty slot, from another slot or from the archive; what came of it."""
+        if plan.source is not None:
+            if self._give_way({plan.slot: plan.n_reused}, spared=plan.source):
+                self._backend.copy_rows(plan.source, plan.slot, plan.n_reused)
+                return plan
+            self._evict(plan.source)  # idle, since what runs has room: then the archive may have it
+            found = self._archive.find(prompt)
+        if found is None:
+            return ReusePlan(plan.slot, 0, None)
+        entry, n_reused = found
+        n_saved = len(entry.tokens)
+        n_rows = n_reused if self._backend.limits.can_cut else n_saved
+        if not self._give_way({plan.slot: n_rows}):
+            return ReusePlan(plan.slot, 0, None)
+        try:
+            self._backend.restore(plan.slot, n_rows, entry.data, n_saved)
+        except ValueError:
+            log.exception("a kept conversation could not be put back")
+            self._archive.drop(entry)
+            return ReusePlan(plan.slot, 0, None)
+        self._slots.put(plan.slot, entry.tokens[:n_rows], entry.states)
+        if n_reused >= n_saved - 1:  # it goes on in the slot
+            self._archive.drop(entry)
+        self._n_restored += 1
+        self._n_tokens_restored += n_reused
+        return ReusePlan(plan.slot, n_reused, None)
+
+    def fork(self, slot: int, n_places: int) -> bool:
+        """Forks of a slot take up `n_places` of it; False, and nothing done, where there is no room for them yet."""
+        wanted = max(self._promised.get(slot, 0), self._backend.slot_bytes(n_places))
+        if sum(self._promised.values()) - self._promised.get(slot, 0) + wanted > self._bound_bytes:
+            return False
+        self._promised[slot] = wanted
+        self._n_forked[slot] = max(n_places, self._n_forked.get(slot, 0))
+        self._give_way({slot: n_places})
+        return True
+
+    def make_room(self, runs: Iterable[Rows]) -> None:
+        """These rows are about to run: idle slots give way to what they will take."""
+        if self._is_tight:
+            self._give_way({rows.slot: rows.first_position + len(rows.tokens) for rows in runs if rows.fork is None})
+
+    def _give_way(self, wanted: Mapping[int, int], spared: int | None = None) -> bool:
+        """Evict idle slots until the slots of `wanted` can hold so many tokens; False where that is not enough."""
+        held = self._held()
+        for index, n_tokens in wanted.items():
+            held[index] = max(held[index], self._backend.slot_bytes(n_tokens))
+        idle = [slot for slot in self._slots.view() if not slot.is_busy and slot.index not in (*wanted, spared)]
+        for slot in sorted(idle, key=lambda slot: slot.age):
+            if sum(held.values()) <= self._bound_bytes:
+                return True
+            if held.pop(slot.index):
+                self._evict(slot.index)
+        return sum(held.values()) <= self._bound_bytes
+
+    def give_back(self, slot: int, now_s: float) -> None:
+        """The slot's sequence has ended; its tokens stay for reuse."""
+        self._slots.give_back(slot, now_s)
+        self._promised.pop(slot, None)
+        self._n_forked.pop(slot, None)
+        self._backend.release(slot, len(self._slots.tokens(slot)))
+
+    def forget(self, slot: int) -> None:
+        """Nothing of an idle slot is wanted any more."""
+        self._clear(slot)
+
+    def _evict(self, slot: int) -> None:
+        self._keep(slot)
+        self._clear(slot)
+
+    def _clear(self, slot: int) -> None:
+        self._slots.forget(slot)
+        self._backend.release(slot)
+        self._on_clear(slot)
+
+    def _keep(self, slot: int) -> None:
+        """Archive what a slot holds, unless another slot holds it too."""
+        tokens = self._slots.tokens(slot)
+        self._n_evicted += bool(len(tokens))
+        others = (other.tokens for other in self._slots.view() if other.index != slot)
+        if not any(count_common(tokens, other) == len(tokens) for other in others):
+            n_tokens = len(tokens)
+            self._archive.put(
+                tokens,
+                self._backend.slot_bytes(n_tokens),
+                lambda: self._backend.save(slot, n_tokens),
+                self._slots.states(slot),
+            )
