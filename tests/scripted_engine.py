@@ -18,7 +18,7 @@ from typing import Any
 
 from phobos.chat.events import Event, Finished, Scores, Started, TextDelta, Timings, Usage
 from phobos.chat.messages import GenerationRequest, ScoreRequest
-from phobos.counters import ModelInfo
+from phobos.counters import ModelInfo, SlotReport
 from phobos.errors import ContextLengthError, PhobosError, RequestError
 from phobos.settings import EngineSettings
 
@@ -170,12 +170,34 @@ class _Sequence:
     wake_s: float = 0.0
 
 
+class ScriptedActions:
+    """Slots of seven tokens; remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, str]] = []
+
+    def save(self, slot: int, filename: str) -> SlotReport:
+        self.asked.append(("save", slot, filename))
+        if "/" in filename:
+            raise RequestError("filename must be a plain file name", param="filename")
+        return SlotReport(7, 1234, 0.5)
+
+    def restore(self, slot: int, filename: str) -> SlotReport:
+        self.asked.append(("restore", slot, filename))
+        return SlotReport(7, 1234, 0.25)
+
+    def erase(self, slot: int) -> SlotReport:
+        self.asked.append(("erase", slot, ""))
+        return SlotReport(7, 0, 0.0)
+
+
 class ScriptedEngine:
     """See the module's text. `running` and `peak` tell what it did."""
 
     def __init__(self, model: ScriptedModel | None = None, script: Script = parrot) -> None:
         self.model = model or ScriptedModel()
         self.script = script
+        self.slot_actions = ScriptedActions()
         self.score_script: Any = tell_chances
         self.alive = True
         self.failure: PhobosError | None = None

@@ -93,18 +93,32 @@ class SlotInfo:
 
 
 @dataclass(frozen=True)
+class SlotReport:
+    """What an action on a slot did: tokens and file bytes it concerned, and the seconds it took."""
+
+    n_tokens: int
+    n_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class CacheInfo:
-    """The memory of conversations: what all slots hold now and at most, and the archive of those that gave way. Sizes
-    in bytes; `evicted`, `restored` and `tokens_restored` count from the start."""
+    """The memory of conversations: what all slots hold now and at most, the archive of those that gave way, and the
+    files that outlive the server. Sizes in bytes; the last six count from the start."""
 
     held_bytes: int
     bound_bytes: int
     archived_bytes: int = 0
     archive_bound_bytes: int = 0
     n_archived: int = 0
+    n_files: int = 0
+    files_bytes: int = 0
     evicted: int = 0
     restored: int = 0
     tokens_restored: int = 0
+    files_written: int = 0
+    files_read: int = 0
+    files_failed: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,15 @@ from typing import TextIO
 
 from phobos.counters import Counters, LoadProgress
 from phobos.engine.engine import Engine
-from phobos.engine.model import load_model
+from phobos.engine.model import Model, load_model
+from phobos.engine.store import Folder, Store
 from phobos.errors import PhobosError
+from phobos.kernels.backend import cache_bound
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes, format_seconds
 
 Report = Callable[[LoadProgress], None]
+KEPT_SHARE = 2  # of what cache and archive hold, for files
 logger = logging.getLogger("phobos.load")
 
 
@@ -35,18 +38,31 @@ def start_engine(settings: EngineSettings, counters: Counters, report: Report) -
         report(progress)
 
     counters.state = "LOADING"
+    folder: Folder | None = None
     try:
+        if settings.slot_save_path is not None:
+            folder = Folder(settings.slot_save_path)
         model = load_model(settings, note)
         counters.model = model.info
         counters.card = model.backend.describe()
-        engine = Engine(model, counters)
+        engine = Engine(model, counters, _open_store(model, folder))
         engine.start()
     except BaseException as error:
+        if folder is not None:
+            folder.close()
         reason = str(error) if isinstance(error, PhobosError) else f"{type(error).__name__}: {error}"
         note(dataclasses.replace(counters.load, stage="failed", error=reason))
         counters.state = "FAILED"
         raise
     return engine
+
+
+def _open_store(model: Model, folder: Folder | None) -> Store | None:
+    """What the folder keeps for this model: more than memory holds, so that earlier conversations are there too."""
+    if folder is None or model.identity is None:
+        return None
+    n_bytes = KEPT_SHARE * (cache_bound(model.backend) + model.archive_bytes)
+    return Store(folder, model.identity, n_bytes, can_cut=model.backend.limits.can_cut)
 
 
 def describe_progress(progress: LoadProgress) -> str:

@@ -43,6 +43,7 @@ class EngineSettings:
     draft_path: Path | None = None  # a small model that guesses ahead; changes no token
     cache_bytes: int | None = None  # all slots together
     archive_bytes: int | None = None  # conversations that gave way
+    slot_save_path: Path | None = None  # where they outlive the server
     chat_template: str | None = None
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 

@@ -120,6 +120,8 @@ SERVE_FLAGS = [
          help="A further Host name to accept; * for all."),
     flag("--cors-origin", group=SERVER, multiple=True, metavar="ORIGIN", without="local pages",
          help="Web pages that may call: X alone, +X also, * all."),
+    flag("--slot-save-path", group=SERVER, type=click.Path(path_type=Path), metavar="FOLDER",
+         help="Keep conversations in this folder, so that they go on after a restart."),
     flag("--prefill-thinking", group=SERVER, metavar="TEXT", help="Open every answer's reasoning on this text."),
     flag("--continue-assistant/--no-continue-assistant", group=SERVER, default=True,
          help="Go on with a trailing assistant message, or start a new turn."),
@@ -188,6 +190,7 @@ def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:
         draft_path=None if values["draft"] is None else library.resolve_model(values["draft"]),
         cache_bytes=values["cache_memory"],
         archive_bytes=values["cache_ram"],
+        slot_save_path=values.get("slot_save_path"),
         chat_template=_read_template(values["chat_template"]),
         sampling=read_sampling(values) if "temp" in values else SamplingDefaults(),
     )

@@ -1,9 +1,9 @@
 """The engine thread: inbox, turn loop, delivery to sinks, failure policy.
 
 Any thread may submit, cancel and close; everything else belongs to the engine's own thread: sequences, slots, the
-backend, and the counters marked so. A turn drains the inbox, gives free slots to waiting sequences, runs one pass and
-delivers what came of it. A cancel takes effect before the next pass. With nothing to do the thread sleeps on a
-condition and is woken by the inbox; it never polls.
+backend, and the counters marked so; `call` runs something there between two turns. A turn drains the inbox, gives free
+slots to waiting sequences, runs one pass and delivers what came of it. A cancel takes effect before the next pass. With
+nothing to do the thread sleeps on a condition and is woken by the inbox; it never polls.
 
 Failures. What a sequence does wrong fails that sequence. An error of the backend leaves its state unknown: every
 sequence fails, `failure` says why, and the engine takes no more.
@@ -14,9 +14,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listing
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import TypeVar
 
 from phobos.chat.events import Event, Failed, Sink
 from phobos.chat.messages import GenerationRequest, ScoreRequest
@@ -33,12 +35,15 @@ from phobos.engine.sampler import Sampler, resolve_sampling
 from phobos.engine.scheduler import Pace, Rows, build_batch, plan_chunks
 from phobos.engine.scoring import Scoring
 from phobos.engine.sequence import Admission, Sequence
+from phobos.engine.slot_actions import Calls, SlotActions
+from phobos.engine.store import Store
 from phobos.engine.tickets import Ticket, slot_of
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
 from phobos.kernels.backend import FloatArray
 from phobos.kernels.cpu.rows import RowKernels
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PROMPT_LOGPROB_ROWS = 32  # at most so many of a prompt's rows give logits in one pass
 PUBLISH_S = 0.05  # how often running requests are shown anew
@@ -48,7 +53,7 @@ SHUTTING_DOWN = "the server is shutting down: send the request again once it is 
 class Engine:
     """Runs one model. See the module for what each thread may do."""
 
-    def __init__(self, model: Model, counters: Counters) -> None:
+    def __init__(self, model: Model, counters: Counters, store: Store | None = None) -> None:
         self.model = model
         self.counters = counters
         self.failure: PhobosError | None = None
@@ -70,7 +75,11 @@ class Engine:
             draft=model.draft,
         )
         archive = Archive(model.archive_bytes, can_cut=limits.can_cut)
-        self._residency = Residency(model.backend, self._slots, archive, on_clear=self.lookahead.release)
+        self._residency = Residency(model.backend, self._slots, archive, store, on_clear=self.lookahead.release)
+        self._calls = Calls()
+        self.slot_actions = SlotActions(self.call, model.n_slots, store)
+        if store is not None:
+            store.on_written = self._wake
         self._changed = threading.Condition()
         self._inbox: list[Ticket] = []  # guarded by _changed
         self._deadline_s: float | None = None  # guarded by _changed; set once closing
@@ -140,13 +149,25 @@ class Engine:
     def _enqueue(self, sequence: Sequence | Scoring, sink: Sink) -> Ticket:
         ticket = Ticket(sequence, sink, self._wake)
         with self._changed:
-            if self.failure is not None:
-                raise UnavailableError(str(self.failure))
-            if self._deadline_s is not None:
-                raise UnavailableError(SHUTTING_DOWN)
+            self._check_open()
             self._inbox.append(ticket)
             self._changed.notify()
         return ticket
+
+    def call(self, slot: int, work: Callable[[Residency], T]) -> Future[T]:
+        """Run something between two turns, once a slot is idle. `UnavailableError` as `submit`."""
+        with self._changed:
+            self._check_open()
+            self._woken = True
+            self._changed.notify()
+            return self._calls.add(slot, work)
+
+    def _check_open(self) -> None:
+        """Called with the lock held."""
+        if self.failure is not None:
+            raise UnavailableError(str(self.failure))
+        if self._deadline_s is not None:
+            raise UnavailableError(SHUTTING_DOWN)
 
     def close(self, drain_s: float = 0.0) -> None:
         """Take no more, give running sequences `drain_s` seconds to end, stop the thread, close the backend.
@@ -159,6 +180,7 @@ class Engine:
             self._deadline_s = deadline_s if earlier is None else min(earlier, deadline_s)
             self._changed.notify()
         if self._thread.ident is None:
+            self._residency.close(save=False)
             self.model.close()
         elif self._thread is not threading.current_thread():
             self._thread.join()
@@ -183,20 +205,28 @@ class Engine:
             self._publish(now=True)
             if self.failure is None:
                 self.counters.state = "STOPPING"
+            self._calls.refuse(self.failure or UnavailableError(SHUTTING_DOWN))
+            self._residency.close(save=self.failure is None)
             self.model.close()
 
     def _await_work(self) -> bool:
         """Sleep until there is something to do, and take in what has come; False once closed."""
         with self._changed:
-            idle = not self._waiting and not self._running
+            idle, is_settled = not self._waiting and not self._running, False
             while idle and not self._inbox and not self._woken and self._deadline_s is None:
                 self.counters.state = "IDLE"
-                self._changed.wait()
+                is_settled = not self._changed.wait(self._residency.rest_s)
+                if is_settled:
+                    break
             self._woken = False
             came, self._inbox = self._inbox, []
             deadline_s = self._deadline_s
         self._waiting += came
         self._drop_cancelled()
+        if self._calls.run(self._residency, {slot.index for slot in self._slots.view() if slot.is_busy}):
+            self._publish(now=True)
+        if is_settled:
+            self._residency.rest()
         if deadline_s is None:
             return True
         self.counters.state = "STOPPING"

@@ -21,7 +21,9 @@ from phobos.counters import LoadProgress, ModelInfo
 from phobos.engine.answers import Answers, choose_answers
 from phobos.engine.archive import choose_archive_bytes
 from phobos.engine.draft import check_draft, open_draft
+from phobos.engine.identity import identify
 from phobos.engine.sampler import MAX_TOP_LOGPROBS, Constraint
+from phobos.engine.slot_files import Identity
 from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
@@ -35,7 +37,7 @@ from phobos.settings import EngineSettings, SamplingDefaults
 @dataclass(frozen=True)
 class Model:
     """A loaded model. `created` is in Unix seconds; `sampling` are the model file's own defaults; `archive_bytes` is
-    what conversations that gave way to others may take.
+    what conversations that gave way to others may take; `identity` is there where states are saved.
 
     `answers` makes what reads and binds the answer to one request; None where the model has no such thing. `draft` is
     the model that guesses for this one, if there is one.
@@ -58,6 +60,7 @@ class Model:
     answers: Answers | None = None
     draft: Backend | None = None
     archive_bytes: int = 0
+    identity: Identity | None = None
 
     @property
     def supports_tools(self) -> bool:
@@ -262,6 +265,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
             answers=answers,
             draft=draft,
             archive_bytes=choose_archive_bytes(settings, _free_beside(backend)),
+            identity=identify(gguf, settings, backend) if settings.slot_save_path is not None else None,
         )
 
 

@@ -4,13 +4,15 @@ Rules. All slots together take no more than the backend's `cache_bytes`. A seque
 ones may come to hold, itself among them, is within that; so whoever runs can run to its end, and whoever does not fit
 yet waits for others to end, first come first served. Idle slots keep their conversations in what running ones do not
 use yet, and give way, the one not used for longest first, before a pass that needs their memory. A conversation that
-gives way goes to the archive, and comes back when a prompt begins as it did.
+gives way goes to the archive, and comes back when a prompt begins as it did; with a store all of them are written to
+the disk while nothing runs and at the end, and come back after a restart.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +21,30 @@ from phobos.counters import CacheInfo
 from phobos.engine.archive import Archive, Archived
 from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, count_common, plan_reuse
 from phobos.engine.scheduler import Rows
+from phobos.engine.store import Kept, Store
 from phobos.kernels.backend import Backend, cache_bound
 
 log = logging.getLogger(__name__)
+
+SETTLE_S = 1.0  # without anything to do, before conversations are written to the disk
 
 
 class Residency:
     """See the module. It moves what slots hold; the engine notes which rows ran; `on_clear` hears of emptied slots."""
 
     def __init__(
-        self, backend: Backend, slots: Slots, archive: Archive, *, on_clear: Callable[[int], None] = lambda slot: None
+        self,
+        backend: Backend,
+        slots: Slots,
+        archive: Archive,
+        store: Store | None = None,
+        *,
+        on_clear: Callable[[int], None] = lambda slot: None,
     ) -> None:
         self._backend = backend
         self._slots = slots
         self._archive = archive
+        self._store = store
         self._on_clear = on_clear
         self._bound_bytes = cache_bound(backend)
         self._is_tight = self._bound_bytes < backend.limits.n_slots * backend.slot_bytes(backend.limits.n_ctx)
@@ -50,11 +62,17 @@ class Residency:
         plan = plan_reuse(tokens, slots, pinned=pinned, sources=sources)
         if plan is None or sources is not None:
             return plan
-        found = self._archive.find(tokens)
+        found = self._find(tokens)
         if found is None or found[1] < plan.n_reused + HOLD_TOKENS:
             return plan
         empty = plan_reuse(tokens, slots, pinned=pinned, sources=())
         return None if empty is None else ReusePlan(empty.slot, found[1], None, is_archived=True)
+
+    def _find(self, tokens: npt.ArrayLike) -> tuple[Archived | Kept, int] | None:
+        """What beside the slots shares the longest beginning with a prompt, in memory rather than in a file."""
+        archived = self._archive.find(tokens)
+        kept = self._store.find(tokens) if self._store is not None else None
+        return max((found for found in (archived, kept) if found is not None), key=lambda found: found[1], default=None)
 
     def has_room(self, n_most: int) -> bool:
         """Whether a sequence that may come to hold `n_most` tokens can be admitted now."""
@@ -62,6 +80,7 @@ class Residency:
 
     def describe(self) -> CacheInfo:
         """For the counters."""
+        store = self._store
         return CacheInfo(
             held_bytes=sum(self._held().values()),
             bound_bytes=self._bound_bytes,
@@ -71,6 +90,11 @@ class Residency:
             evicted=self._n_evicted,
             restored=self._n_restored,
             tokens_restored=self._n_tokens_restored,
+            n_files=len(store) if store else 0,
+            files_bytes=store.n_bytes if store else 0,
+            files_written=store.n_written if store else 0,
+            files_read=store.n_read if store else 0,
+            files_failed=store.n_failed if store else 0,
         )
 
     def _held(self) -> dict[int, int]:
@@ -84,8 +108,8 @@ class Residency:
 
     def admit(self, plan: ReusePlan, prompt: npt.ArrayLike, n_most: int, now_s: float) -> int:
         """Make the plan's slot hold what can be reused of a prompt, and take it; how many tokens that is."""
-        found = self._archive.find(prompt) if plan.is_archived else None
-        if found is not None:
+        found = self._find(prompt) if plan.is_archived else None
+        if found is not None and isinstance(found[0], Archived):
             self._archive.touch(found[0])
         n_lost = len(self._slots.tokens(plan.slot)) - plan.n_reused
         if not plan.is_in_place or (n_lost >= HOLD_TOKENS and 4 * n_lost > plan.n_reused):
@@ -101,30 +125,22 @@ class Residency:
         self._promised[plan.slot] = self._backend.slot_bytes(n_most)
         return plan.n_reused
 
-    def _fill(self, plan: ReusePlan, found: tuple[Archived, int] | None, prompt: npt.ArrayLike) -> ReusePlan:
+    def _fill(self, plan: ReusePlan, found: tuple[Archived | Kept, int] | None, prompt: npt.ArrayLike) -> ReusePlan:
         """Bring a prefix into the plan's empty slot, from another slot or from the archive; what came of it."""
         if plan.source is not None:
             if self._give_way({plan.slot: plan.n_reused}, spared=plan.source):
                 self._backend.copy_rows(plan.source, plan.slot, plan.n_reused)
                 return plan
             self._evict(plan.source)  # idle, since what runs has room: then the archive may have it
-            found = self._archive.find(prompt)
+            found = self._find(prompt)
         if found is None:
             return ReusePlan(plan.slot, 0, None)
         entry, n_reused = found
-        n_saved = len(entry.tokens)
-        n_rows = n_reused if self._backend.limits.can_cut else n_saved
-        if not self._give_way({plan.slot: n_rows}):
+        contents = self._store.read(entry) if self._store and isinstance(entry, Kept) else entry
+        if not isinstance(contents, Archived) or not self._put_back(plan.slot, contents, n_reused):
             return ReusePlan(plan.slot, 0, None)
-        try:
-            self._backend.restore(plan.slot, n_rows, entry.data, n_saved)
-        except ValueError:
-            log.exception("a kept conversation could not be put back")
-            self._archive.drop(entry)
-            return ReusePlan(plan.slot, 0, None)
-        self._slots.put(plan.slot, entry.tokens[:n_rows], entry.states)
-        if n_reused >= n_saved - 1:  # it goes on in the slot
-            self._archive.drop(entry)
+        if n_reused >= len(contents.tokens) - 1:  # it goes on in the slot
+            self._archive.drop(contents)
         self._n_restored += 1
         self._n_tokens_restored += n_reused
         return ReusePlan(plan.slot, n_reused, None)
@@ -138,6 +154,84 @@ class Residency:
         self._n_forked[slot] = max(n_places, self._n_forked.get(slot, 0))
         self._give_way({slot: n_places})
         return True
+
+    def _put_back(self, slot: int, contents: Archived, n_reused: int) -> bool:
+        """Make an empty slot hold the first `n_reused` tokens, or all where they cannot be cut; whether it worked."""
+        n_saved = len(contents.tokens)
+        n_rows = n_reused if self._backend.limits.can_cut else n_saved
+        if not self._give_way({slot: n_rows}):
+            return False
+        try:
+            self._backend.restore(slot, n_rows, contents.data, n_saved)
+        except ValueError:
+            log.exception("a kept conversation could not be put back")
+            self._archive.drop(contents)
+            self._backend.release(slot)
+            return False
+        self._slots.put(slot, contents.tokens[:n_rows], contents.states)
+        return True
+
+    # By name
+
+    def read_out(self, slot: int) -> Archived | None:
+        """A copy of what an idle slot holds; None for nothing."""
+        tokens = self._slots.tokens(slot)
+        if len(tokens) == 0:
+            return None
+        return Archived(tokens.copy(), self._backend.save(slot, len(tokens)), dict(self._slots.states(slot)))
+
+    def read_in(self, slot: int, contents: Archived) -> bool:
+        """Make an idle slot hold these contents; whether it could. What it held goes to the archive."""
+        if len(contents.tokens) > self._backend.limits.n_ctx:
+            return False
+        self._evict(slot)
+        return self._put_back(slot, contents, len(contents.tokens))
+
+    def erase(self, slot: int) -> int:
+        """Empty an idle slot; how many tokens it held."""
+        n_tokens = len(self._slots.tokens(slot))
+        self._clear(slot)
+        return n_tokens
+
+    # On disk
+
+    @property
+    def rest_s(self) -> float | None:
+        """How long to wait, while nothing runs, before `rest` has something to do; None for nothing."""
+        return SETTLE_S if self._store is not None and self._store.can_write and self._unsaved() is not None else None
+
+    def rest(self) -> None:
+        """Nothing runs: write a conversation that is not on the disk yet."""
+        unsaved = self._unsaved() if self._store is not None and self._store.can_write else None
+        contents = unsaved() if unsaved is not None else None
+        if self._store is not None and contents is not None:
+            self._store.write(contents)
+
+    def close(self, *, save: bool) -> None:
+        """Write what is not on the disk yet, if it may be trusted, and let the disk go."""
+        if self._store is None:
+            return
+        try:
+            self._store.wait()
+            while save and self._store.can_write and (unsaved := self._unsaved()) is not None:
+                contents = unsaved()
+                if contents is not None:
+                    self._store.write(contents, wait=True)
+        except Exception:
+            log.exception("conversations could not be kept")
+        self._store.close()
+
+    def _unsaved(self) -> Callable[[], Archived | None] | None:
+        """What gives the contents of one conversation that is worth writing, the one used last first."""
+        if self._store is None:
+            return None
+        for slot in sorted(self._slots.view(), key=lambda slot: -slot.age):
+            if not slot.is_busy and self._store.wants(self._slots.tokens(slot.index)):
+                return partial(self.read_out, slot.index)
+        for entry in self._archive:
+            if self._store.wants(entry.tokens):
+                return partial(_itself, entry)
+        return None
 
     def make_room(self, runs: Iterable[Rows]) -> None:
         """These rows are about to run: idle slots give way to what they will take."""
@@ -190,3 +284,7 @@ class Residency:
                 lambda: self._backend.save(slot, n_tokens),
                 self._slots.states(slot),
             )
+
+
+def _itself(entry: Archived) -> Archived:
+    return entry

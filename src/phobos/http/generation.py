@@ -26,7 +26,7 @@ from phobos.http.capabilities import check_request
 from phobos.http.delivery import EventStream, Mailbox, coalesce
 from phobos.http.fields import ignored_header
 from phobos.http.metrics import Metrics
-from phobos.http.port import ServedEngine, ServedModel, Ticket
+from phobos.http.port import ServedEngine, ServedModel, SlotActions, Ticket
 from phobos.http.wire import (
     SSE_TYPE,
     Channel,
@@ -208,6 +208,10 @@ class Generations:
         """The model, waiting until it is loaded. Raises why there is none."""
         await self._loaded.wait()
         return self._engine().model
+
+    def slot_actions(self) -> SlotActions:
+        """What can be done with the engine's slots by name. Raises why there is no engine."""
+        return self._engine().slot_actions
 
     async def prepare(self, work: Callable[..., T], *arguments: object) -> T:
         """Run something that takes its time beside the loop."""

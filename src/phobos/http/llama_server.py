@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -13,8 +14,8 @@ from phobos.chat.tool_schemas import parse_tools
 from phobos.counters import Snapshot
 from phobos.errors import RequestError
 from phobos.http.conversation import parse_messages
-from phobos.http.fields import convert
-from phobos.http.port import ServedModel
+from phobos.http.fields import convert, decode_object
+from phobos.http.port import ServedModel, SlotActions
 
 
 class TokenizeFields(msgspec.Struct):
@@ -107,6 +108,44 @@ def describe_slots(model: ServedModel, snapshot: Snapshot) -> list[dict[str, Any
             }
         )
     return rows
+
+
+class SlotFields(msgspec.Struct):
+    """`POST /slots/{id}?action=save` and `restore`."""
+
+    filename: str = ""
+
+
+def act_on_slot(actions: SlotActions, slot_id: str, query: str, body: bytes) -> dict[str, Any]:
+    """`POST /slots/{id}?action=save|restore|erase`: blocks until it is done."""
+    if not (slot_id.isascii() and slot_id.isdigit() and len(slot_id) < 10):
+        raise RequestError("the slot in the path must be a number", param="id_slot")
+    slot = int(slot_id)
+    action = parse_qs(query).get("action", [""])[-1]
+    if action == "erase":
+        return {"id_slot": slot, "n_erased": actions.erase(slot).n_tokens}
+    if action not in ("save", "restore"):
+        raise RequestError("action must be save, restore or erase, as in ?action=save", param="action")
+    filename = convert(_present(decode_object(body)), SlotFields).filename
+    if not filename:
+        raise RequestError(f"filename is missing: name the file to {action}", param="filename")
+    if action == "save":
+        saved = actions.save(slot, filename)
+        return {
+            "id_slot": slot,
+            "filename": filename,
+            "n_saved": saved.n_tokens,
+            "n_written": saved.n_bytes,
+            "timings": {"save_ms": round(1000 * saved.seconds, 3)},
+        }
+    restored = actions.restore(slot, filename)
+    return {
+        "id_slot": slot,
+        "filename": filename,
+        "n_restored": restored.n_tokens,
+        "n_read": restored.n_bytes,
+        "timings": {"restore_ms": round(1000 * restored.seconds, 3)},
+    }
 
 
 def describe_props(model: ServedModel, name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from phobos.counters import Snapshot
+from phobos.counters import CacheInfo, Snapshot
 from phobos.http.admission import Admission
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -148,6 +148,33 @@ class _Collector:
             room = now.model.n_ctx * max(1, len(now.slots))
             yield GaugeMetricFamily("phobos_kv_tokens", "Tokens the slots hold", value=held)
             yield GaugeMetricFamily("phobos_kv_usage_ratio", "Share of the cache in use", value=held / room)
+        if now.cache is not None:
+            yield from _cache_families(now.cache)
+
+
+def _cache_families(cache: CacheInfo) -> Iterator[Metric]:
+    """The memory of conversations."""
+    gauges = {
+        "kv_bytes": ("Bytes the slots take", cache.held_bytes),
+        "kv_bound_bytes": ("Bytes the slots may take", cache.bound_bytes),
+        "archive_bytes": ("Bytes of conversations that gave way", cache.archived_bytes),
+        "archive_bound_bytes": ("Bytes they may take", cache.archive_bound_bytes),
+        "archive_conversations": ("Conversations that gave way and are kept in memory", cache.n_archived),
+        "slot_files": ("Conversations kept on disk", cache.n_files),
+        "slot_files_bytes": ("Bytes of their files", cache.files_bytes),
+    }
+    for name, (text, value) in gauges.items():
+        yield GaugeMetricFamily("phobos_" + name, text, value=value)
+    counters = {
+        "conversations_evicted": ("Conversations that gave way to others", cache.evicted),
+        "conversations_restored": ("Conversations put back from memory or disk", cache.restored),
+        "prompt_tokens_restored": ("Reused prompt tokens that were put back so", cache.tokens_restored),
+        "slot_files_written": ("Conversations written to disk", cache.files_written),
+        "slot_files_read": ("Conversations read from disk", cache.files_read),
+        "slot_files_failed": ("Conversations the disk did not take", cache.files_failed),
+    }
+    for name, (text, value) in counters.items():
+        yield CounterMetricFamily("phobos_" + name, text, value=value)
 
 
 class _LlamaCollector:

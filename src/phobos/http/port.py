@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from phobos.chat.events import Sink
 from phobos.chat.messages import GenerationRequest, ScoreRequest
-from phobos.counters import ModelInfo
+from phobos.counters import ModelInfo, SlotReport
 from phobos.errors import PhobosError
 from phobos.settings import EngineSettings
 
@@ -99,8 +99,25 @@ class ServedModel(Protocol):
         """Render and tokenize. Raises `RequestError`."""
 
 
+class SlotActions(Protocol):
+    """What can be done with a slot by name; each call blocks, on any thread but the engine's."""
+
+    def save(self, slot: int, filename: str) -> SlotReport:
+        """Write what a slot holds to a file."""
+
+    def restore(self, slot: int, filename: str) -> SlotReport:
+        """Make a slot hold what a file has."""
+
+    def erase(self, slot: int) -> SlotReport:
+        """Empty a slot."""
+
+
 class ServedEngine(Protocol):
     """A running engine."""
+
+    @property
+    def slot_actions(self) -> SlotActions:
+        """What can be done with its slots by name."""
 
     @property
     def model(self) -> ServedModel:

@@ -7,6 +7,7 @@ connection never sees one.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -42,6 +43,7 @@ log = logging.getLogger("phobos.http")
 MAX_NAMES_LOGGED = 256
 _MODELS = "/v1/models"
 _MESSAGES = "/v1/messages"
+_SLOTS = "/slots"
 Handler = Callable[["Routes", Request, Channel], Awaitable[Response | None]]
 
 
@@ -163,6 +165,16 @@ async def _answer_slots(routes: Routes, request: Request, channel: Channel) -> R
     return json_response(llama_server.describe_slots(model, routes.counters.snapshot()))
 
 
+async def _act_on_slot(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    await routes.generations.model()
+    slot_id = _canonical(request.path)[len(_SLOTS) + 1 :]
+    actions = routes.generations.slot_actions()
+    # Not among the threads that prepare prompts: it may wait for its slot.
+    return json_response(
+        await asyncio.to_thread(llama_server.act_on_slot, actions, slot_id, request.head.query, request.body)
+    )
+
+
 async def _answer_props(routes: Routes, request: Request, channel: Channel) -> Response | None:
     model = await routes.generations.model()
     return json_response(llama_server.describe_props(model, routes.generations.model_name(model)))
@@ -251,7 +263,7 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "/health": (_answer_health, _GET),
     "/metrics": (_answer_metrics, _GET),
     _MODELS: (_answer_models, _GET),
-    "/slots": (_answer_slots, _GET),
+    _SLOTS: (_answer_slots, _GET),
     "/props": (_answer_props, _GET),
     "/v1/chat/completions": (_answer_chat, _POST),
     "/v1/chat/completions/input_tokens": (_answer_count, _POST),
@@ -272,14 +284,20 @@ def _canonical(path: str) -> str:
     """The table's spelling of a path: with the prefix where the route has one, without a final slash."""
     if len(path) > 1:
         path = path.rstrip("/") or "/"
-    if path in _TABLE or path.startswith(_MODELS + "/"):
+    if _is_known(path):
         return path
     other = path[len("/v1") :] if path.startswith("/v1/") else "/v1" + path
-    return other if other in _TABLE or other.startswith(_MODELS + "/") else path
+    return other if _is_known(other) else path
+
+
+def _is_known(path: str) -> bool:
+    return path in _TABLE or path.startswith((_MODELS + "/", _SLOTS + "/"))
 
 
 def _find(path: str) -> tuple[Handler, tuple[str, ...]]:
     canonical = _canonical(path)
     if canonical.startswith(_MODELS + "/"):
         return _answer_model, _GET
+    if canonical.startswith(_SLOTS + "/"):
+        return _act_on_slot, _POST
     return _TABLE.get(canonical, (_answer_unknown, tuple(ALLOWED_METHODS.split(", "))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 
 from phobos.counters import Snapshot
-from phobos.tui.format import seconds_text, share_text, whole_text
+from phobos.tui.format import bytes_text, seconds_text, share_text, whole_text
 from phobos.tui.lines import Lines
 from phobos.tui.panels.panel import Panel, pair
 from phobos.tui.plot import METER_STEPS, meter
@@ -20,7 +20,7 @@ class CachesPanel(Panel):
 
     def draw(self, moment: Moment, width: int, height: int, palette: Palette) -> Lines:
         snapshot = moment.snapshot
-        below = [line for part in (_drafts, _kernels, _experts) for line in part(snapshot, width, palette)]
+        below = [line for part in (_archive, _drafts, _kernels, _experts) for line in part(snapshot, width, palette)]
         lines = _prefix(moment, width, palette, tall=height >= 8)
         slots = _slots(snapshot, width, palette)
         room = max(0, height - len(lines) - len(below))
@@ -61,6 +61,16 @@ def _slots(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
 def _drafts(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
     n, n_right = snapshot.draft_tokens, snapshot.draft_tokens_accepted
     return [pair("guessed", f"{share_text(n_right / n)} of {whole_text(n)} right", width, palette)] if n else []
+
+
+def _archive(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
+    """Conversations that gave way: in memory, and on disk."""
+    cache = snapshot.cache
+    if cache is None or not (cache.n_archived or cache.n_files):
+        return []
+    parts = [f"{cache.n_archived} in {bytes_text(cache.archived_bytes)}"] if cache.n_archived else []
+    parts += [f"{cache.n_files} on disk"] if cache.n_files else []
+    return [pair("archive", " · ".join(parts), width, palette)]
 
 
 def _kernels(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
