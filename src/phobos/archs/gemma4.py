@@ -10,10 +10,10 @@ from phobos.gguf.reader import GGUF
 from phobos.program.blocks import Heads, attention_out, gated_mlp, output_weight
 from phobos.program.builder import ProgramBuilder
 from phobos.program.experts import Mixture, read_mixture, routed
-from phobos.program.layer_inputs import gate_layer_input, layer_inputs
+from phobos.program.gemma import SharedCaches, gate_layer_input, layer_inputs
 from phobos.program.rope import plain_frequencies
 from phobos.program.shape import Shape, read_shape
-from phobos.program.steps import Attention, Buffer, CacheLayer, HeadNorm, Program, RotateStore
+from phobos.program.steps import Buffer, Program
 
 WINDOW_THETA = 10000.0
 
@@ -67,10 +67,11 @@ def build(gguf: GGUF) -> Program:
     full = p.rope_table("rope", s.rope.frequencies, s.rope.magnitude)
     windowed = p.rope_table("window_rope", c.window_frequencies)
     embedded = layer_inputs(p, x, s, c.n_per_layer) if c.n_per_layer else None
-    layers: list[CacheLayer] = []
+    caches = SharedCaches(p, c.n_own, s.eps)
     for i in range(s.n_layers):
         h = p.norm("h", x, f"blk.{i}.attn_norm.weight", s.eps)
-        attended = attend(p, i, h, c, windowed if c.is_windowed[i] else full, layers)
+        table, window = (windowed, s.window) if c.is_windowed[i] else (full, 0)
+        attended = caches.attend(i, h, c.heads[i], table, window)
         y = attention_out(p, i, attended, "y", s.n_embd, residual=None)
         x = p.norm("x", y, f"blk.{i}.post_attention_norm.weight", s.eps, residual=x)
         y = feed_forward(p, i, x, c)
@@ -98,28 +99,3 @@ def feed_forward(p: ProgramBuilder, i: int, x: Buffer, c: Config) -> Buffer:
     scaled = p.add_rows("router_in", scaled, None, scale=x.width**-0.5)
     mixed = routed(p, i, h, c.experts, "gelu_tanh", out="mixed", residual=None, router_input=scaled)
     return p.norm("y", mixed, f"{prefix}.post_ffw_norm_2.weight", eps, residual=y)
-
-
-def attend(p: ProgramBuilder, i: int, h: Buffer, c: Config, table: Buffer, layers: list[CacheLayer]) -> Buffer:
-    """Attention over the block's own cache, which joins `layers`, or over the last own one of its kind."""
-    heads, eps, kind = c.heads[i], c.shape.eps, "windowed" if c.is_windowed[i] else "full"
-    n, n_kv, dim = heads.n_heads, heads.n_kv_heads, heads.k_dim
-    q = p.matmul(f"q_{kind}", h, f"blk.{i}.attn_q.weight", n * dim)
-    q_norm = p.weight(f"blk.{i}.attn_q_norm.weight", dim)
-    if i < c.n_own:
-        layer = p.cache_layer(n_kv, dim, dim, c.shape.window if c.is_windowed[i] else 0)
-        layers.append(layer)
-        k = p.matmul(f"k_{kind}", h, f"blk.{i}.attn_k.weight", n_kv * dim)
-        v = k
-        if p.has(f"blk.{i}.attn_v.weight"):
-            v = p.matmul(f"v_{kind}", h, f"blk.{i}.attn_v.weight", n_kv * dim)
-        normed = p.buffer(f"v_normed_{kind}", n_kv * dim)
-        p.add(HeadNorm(normed, v, n_kv, None, eps))
-        k_norm = p.weight(f"blk.{i}.attn_k_norm.weight", dim)
-        p.add(RotateStore(q, k, normed, table, layer, n, "neox", q_norm, k_norm, eps))
-    else:
-        layer = layers[c.n_own - (2 if c.is_windowed[i] else 1)]
-        p.add(RotateStore(q, None, None, table, layer, n, "neox", q_norm, None, eps))
-    out = p.buffer(f"attended_{kind}", n * dim)
-    p.add(Attention(out, q, layer, n, heads.scale))
-    return out
