@@ -252,7 +252,7 @@ def _draw(family: Family, name: str) -> np.ndarray:
     else:
         gain = {"token_embd": 4, "output": 4, "attn_q": 1.3, "attn_k": 1.3, "position_embd": 4, "attn_qkv": 1.3}
         values *= gain.get(short.partition(".")[0], 1) / np.sqrt(shape[-1])
-    return values.astype(np.float32)
+    return (values * family.gains.get(short, 1.0)).astype(np.float32)
 
 
 def write_family_model(family: Family, path: Path, kinds: Sequence[GGMLType] = (F32,)) -> Path:

@@ -17,7 +17,8 @@ MIXED = (GGMLType.Q4_K, GGMLType.Q8_0, GGMLType.Q6_K, GGMLType.Q5_1, GGMLType.Q4
 @dataclass(frozen=True)
 class Family:
     """The shape of a tiny model. `keys` are further metadata under the architecture's prefix (None takes one away),
-    `block` the tensors of each block, `blocks` of those that differ, `shapes` what does not follow from a name."""
+    `block` the tensors of each block, `blocks` of those that differ, `shapes` what does not follow from a name,
+    `unread` the tensors no step reads, `gains` factors of draws where many blocks would let rounding decide."""
 
     name: str
     architecture: str
@@ -39,6 +40,8 @@ class Family:
     blocks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     keys: Mapping[str, Any] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    gains: Mapping[str, float] = field(default_factory=dict)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor by its name without `blk.N.`."""

@@ -13,11 +13,15 @@ from family_recipe import (
     MLP,
     NORMS,
     OUT,
+    PER_LAYER,
+    POSTS,
     QKV,
     SHARED,
     TOP_2,
     Family,
 )
+from phobos.gguf.quants import GGMLType
+from tiny_models import N_VOCAB
 
 _DELTA_SHAPES = {
     "attn_q.weight": (512, 256), "attn_qkv.weight": (512, 256), "attn_gate.weight": (256, 256),
@@ -89,7 +93,33 @@ _GEMMA4_MIXED = (
     "post_ffw_norm_2.weight", "ffn_gate_up_exps.weight", "ffn_down_exps.weight", "ffn_down_exps.scale",
 )  # fmt: skip
 
+_GEMMA3N = (
+    *NORMS, *QKV, *OUT, *MLP, *HEAD_NORMS, *POSTS, "inp_gate.weight", "proj.weight", "post_norm.weight",
+    "altup_correct_coef.weight", "altup_correct_scale.weight", "altup_predict_coef.weight", "altup_router.weight",
+    "altup_router_norm.weight", "laurel_l.weight", "laurel_r.weight", "laurel_post_norm.weight",
+)  # fmt: skip
+
 HYBRIDS: tuple[Family, ...] = (
+    Family(  # the referee knows but one number of blocks with own caches, and of values for each layer
+        "gemma3n", "gemma3n", _GEMMA3N, n_layers=25, n_embd=128, n_ff=128, n_heads=2, n_kv_heads=1,
+        top=("token_embd.weight", "output_norm.weight", "altup_proj.weight", "altup_unembd_proj.weight", *PER_LAYER),
+        keys={
+            "attention.sliding_window": 24, "attention.shared_kv_layers": 5, "rope.freq_base": 1e6,
+            "rope.freq_base_swa": 1e4,
+            "embedding_length_per_layer_input": 256, "final_logit_softcapping": 30.0,
+        },
+        shapes={
+            "altup_proj.weight": (3, 128, 128), "altup_unembd_proj.weight": (3, 128, 128),
+            "per_layer_token_embd.weight": (N_VOCAB, 6400), "per_layer_model_proj.weight": (6400, 128),
+            "per_layer_proj_norm.weight": (256,), "inp_gate.weight": (256, 128), "proj.weight": (128, 256),
+            "altup_correct_coef.weight": (4, 4), "altup_correct_scale.weight": (128,),
+            "altup_predict_coef.weight": (16, 4), "altup_router.weight": (4, 128), "laurel_l.weight": (64, 128),
+            "laurel_r.weight": (128, 64),
+        },
+        mixed=(GGMLType.Q8_0, GGMLType.Q5_1, GGMLType.Q4_0, GGMLType.F16),
+        gains={"attn_q_norm.weight": 0.1, "post_ffw_norm.weight": 0.4, "post_norm.weight": 0.4},
+        unread=tuple(f"blk.{i}.attn_{part}.weight" for i in range(20, 25) for part in ("k", "v", "k_norm")),
+    ),
     Family(
         "gemma4-moe", "gemma4", _GEMMA4_MIXED, n_layers=4, k_dim=128, v_dim=128, n_rot=128, n_experts=8,
         top=("token_embd.weight", "output_norm.weight", "rope_freqs.weight"),

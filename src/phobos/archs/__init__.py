@@ -11,6 +11,7 @@ from phobos.archs import (
     gemma,
     gemma2,
     gemma3,
+    gemma3n,
     gemma4,
     glm4,
     glm4moe,
@@ -48,6 +49,7 @@ BUILDERS: Mapping[str, Callable[[GGUF], Program]] = {
     "gemma": gemma.build,
     "gemma2": gemma2.build,
     "gemma3": gemma3.build,
+    "gemma3n": gemma3n.build,
     "gemma4": gemma4.build,
     "glm4": glm4.build,
     "glm4moe": glm4moe.build,
@@ -88,6 +90,9 @@ HARMLESS = re.compile(
     r"|blk\.\d+\.attn\.rotary_emb\.inv_freq|blk\.\d+\.nextn\..*"
 )
 
+#: Tensors that files of a family have in blocks which do not read them: here keys where another block's cache is read.
+UNREAD = {"gemma3n": re.compile(r"blk\.\d+\.attn_(k|v|k_norm)\.weight")}
+
 
 def _is_harmless(gguf: GGUF, name: str) -> bool:
     """Whether no step need use a tensor: by its name, or because its block only drafts tokens."""
@@ -95,7 +100,8 @@ def _is_harmless(gguf: GGUF, name: str) -> bool:
     block = re.match(r"blk\.(\d+)\.", name)
     if n_drafts > 0 and block:
         return int(block[1]) >= gguf.get_int(f"{gguf.architecture}.block_count") - n_drafts
-    return HARMLESS.fullmatch(name) is not None
+    unread = UNREAD.get(gguf.architecture)
+    return HARMLESS.fullmatch(name) is not None or (unread is not None and unread.fullmatch(name) is not None)
 
 
 def build_program(gguf: GGUF) -> Program:

@@ -39,7 +39,9 @@ from phobos.program.steps import (
     HeadMatMul,
     HeadNorm,
     LayerNorm,
+    MatchLength,
     MatMul,
+    Mix,
     Op,
     Program,
     RmsNorm,
@@ -49,6 +51,7 @@ from phobos.program.steps import (
     SelectiveScan,
     ShortConv,
     SoftCap,
+    Sparsify,
     Splice,
     Temper,
 )
@@ -232,6 +235,8 @@ class ReferenceBackend:
                 self._attention(op, batch)
             case Route() | Experts() | AddGated() | HeadMatMul():
                 self._mixture(op)
+            case Mix() | MatchLength() | Sparsify():
+                self._streams(op)
             case ShortConv() | GatedDelta() | SelectiveScan():
                 states = [self._states[slot][op.state.index] for slot in batch.slots]
                 for buffer, rows in run_recurrent(op, self.get, self._weights, states):
@@ -310,6 +315,28 @@ class ReferenceBackend:
                 out[row] += weight * project(op.down, op.down_bias, e, hidden)
         return out if op.residual is None else self.get(op.residual) + out
 
+    def _streams(self, op: Mix | MatchLength | Sparsify) -> None:
+        x = self.get(op.x)
+        match op:
+            case Mix():
+                factors = np.full((len(x), op.n_out, op.n_in), op.offset, np.float32)
+                if op.coefficients is not None:
+                    factors += self.get(op.coefficients).reshape(factors.shape)
+                mixed = np.einsum("rjk,rkd->rjd", factors, x.reshape(len(x), op.n_in, -1)).reshape(len(x), -1)
+                skipped = op.out.width - mixed.shape[1]
+                rest = self._buffers.get(op.out.name, np.zeros((len(x), op.out.width), np.float32))[:, :skipped]
+                if op.residual is not None:
+                    mixed = mixed + self.get(op.residual)[:, skipped:]
+                self._put(op.out, np.concatenate([rest, mixed], axis=1))
+            case MatchLength():
+                heads = x.reshape(len(x), op.n_heads, -1)
+                wanted = np.linalg.norm(self.get(op.target), axis=-1)[:, None, None]
+                length = np.maximum(np.linalg.norm(heads, axis=-1, keepdims=True), np.float32(1e-30))
+                self._put(op.x, (heads * (wanted / length)).reshape(len(x), -1))
+            case Sparsify():
+                cutoff = x.mean(axis=1, keepdims=True) + op.multiplier * x.std(axis=1, ddof=1, keepdims=True)
+                self._put(op.x, np.maximum(x - cutoff, 0))
+
     def _rearrange(self, op: Splice | Add | AddPosition | Temper, batch: Batch) -> None:
         match op:
             case Splice():
@@ -321,7 +348,7 @@ class ReferenceBackend:
                 self._put(op.out, out)
             case Add():
                 total = self.get(op.x) if op.residual is None else self.get(op.x) + self.get(op.residual)
-                factor = op.scale if op.weight is None else op.scale * self._weights[op.weight].ravel()[0]
+                factor = op.scale if op.weight is None else op.scale * self._weights[op.weight].ravel()
                 self._put(op.out, total * np.float32(factor))
             case AddPosition():
                 self._put(op.x, self.get(op.x) + self._weights[op.weight][batch.positions])

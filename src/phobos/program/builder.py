@@ -97,9 +97,12 @@ class ProgramBuilder:
     def add_rows(
         self, out: str, x: Buffer, residual: Buffer | None, *, scale: float = 1.0, weight: str | None = None
     ) -> Buffer:
-        """out = (x + residual) * scale * weight[0]."""
+        """out = (x + residual) * scale * weight, which has one value or one for each column."""
         buffer = self.buffer(out, x.width, per_output=x.per_output)
-        self.add(Add(buffer, x, residual, scale, self.weight(weight, 1) if weight is not None else None))
+        if weight is not None:
+            is_one = weight in self.gguf.tensors and self.gguf.tensors[weight].shape == (1,)
+            self.weight(weight, 1 if is_one else x.width)
+        self.add(Add(buffer, x, residual, scale, weight))
         return buffer
 
     def add(self, op: Op) -> None:
@@ -121,8 +124,11 @@ class ProgramBuilder:
     def norm(
         self, out: str, x: Buffer, weight: str, eps: float, *, residual: Buffer | None = None, outputs: bool = False
     ) -> Buffer:
-        """RMS norm; `outputs` keeps only the rows whose logits are wanted."""
+        """RMS norm; `outputs` keeps only the rows whose logits are wanted. Not in place: threads that share a row all
+        sum the whole of it."""
         buffer = self.buffer(out, x.width, per_output=outputs or x.per_output)
+        if buffer == x:
+            raise ValueError(f"the norm of buffer {out} cannot be written to itself")
         self.add(RmsNorm(buffer, x, self.weight(weight, x.width), eps, residual))
         return buffer
 
@@ -174,6 +180,11 @@ class ProgramBuilder:
         buffer = self.buffer(out, x.width, per_output=x.per_output)
         self.add(Activate(buffer, x, activation))
         return buffer
+
+    def tanh(self, x: Buffer) -> Buffer:
+        """x = tanh(x), in place."""
+        self.add(SoftCap(x, 1.0))
+        return x
 
     # The end
 

@@ -34,7 +34,7 @@ def read_shape(
 ) -> Shape:
     """Keys older files lack have the defaults they were made with. `scale` of scores: the file's, else this, else
     one over the root of the key length; `theta`: the rope base of files that do not say. `n_kv_heads` and `n_ff`
-    stand in for keys that hold a number for each block; of the key heads' the largest counts where not given."""
+    stand in for keys that hold a number for each block; the largest counts where not given."""
     a = gguf.architecture
     n_embd = gguf.get_int(f"{a}.embedding_length")
     n_heads = gguf.get_int(f"{a}.attention.head_count")
@@ -45,7 +45,7 @@ def read_shape(
     return Shape(
         n_layers=gguf.get_int(f"{a}.block_count"),
         n_embd=n_embd,
-        n_ff=gguf.get_int(f"{a}.feed_forward_length", 0) if n_ff is None else n_ff,
+        n_ff=max(gguf.get_ints(f"{a}.feed_forward_length", [0])) if n_ff is None else n_ff,
         n_vocab=gguf.tensors["token_embd.weight"].shape[0],
         n_ctx=gguf.get_int(f"{a}.context_length"),
         eps=eps,

@@ -144,8 +144,8 @@ class Splice:
 
 @dataclass(frozen=True)
 class Add:
-    """out = (x + residual) * scale, times the one value of `weight` if given; without `residual` x alone. `out` may be
-    either."""
+    """out = (x + residual) * scale, times `weight` if given, one value or one for each column; without `residual` x
+    alone. `out` may be either."""
 
     out: Buffer
     x: Buffer
@@ -252,6 +252,40 @@ class Experts:
     gate_bias: str | None = None
     up_bias: str | None = None
     down_bias: str | None = None
+
+
+@dataclass(frozen=True)
+class Mix:
+    """out[j] = residual[j] + sum over k < n_in of (coefficients[j * n_in + k] + offset) x[k], for j < n_out, where rows
+    of x are `n_in` streams and rows of out `n_out` after the first `skipped`, which stay. Without `coefficients` offset
+    alone counts. `out` may be `residual`, not x."""
+
+    out: Buffer
+    x: Buffer
+    coefficients: Buffer | None
+    residual: Buffer | None
+    n_out: int
+    n_in: int
+    offset: float = 0.0
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class MatchLength:
+    """Each of `n_heads` equal parts of x is scaled to the length of `target` [width / n_heads], in place."""
+
+    x: Buffer
+    target: Buffer
+    n_heads: int
+
+
+@dataclass(frozen=True)
+class Sparsify:
+    """x = max(x - mean(x) - multiplier * deviation(x), 0), in place; the deviation is that of a sample. Of a normal
+    distribution it keeps the share above the multiplier. Source: Gemma Team 2025 (Gemma 3n)."""
+
+    x: Buffer
+    multiplier: float
 
 
 @dataclass(frozen=True)
@@ -385,6 +419,9 @@ Op = (
     | Attention
     | Route
     | Experts
+    | Mix
+    | MatchLength
+    | Sparsify
     | AddGated
     | HeadMatMul
     | ShortConv
@@ -463,7 +500,7 @@ def writes_of(op: Op) -> frozenset[str]:
             if op.k is None:
                 return frozenset({op.q.name})
             return frozenset({op.q.name, op.k.name, f"cache {op.layer.index}"})
-        case SoftCap() | AddPosition() | Temper():
+        case SoftCap() | AddPosition() | Temper() | MatchLength() | Sparsify():
             return frozenset({op.x.name})
         case _:
             return frozenset({op.out.name})

@@ -36,15 +36,23 @@ def splice(
 
 
 @kernel
-def add(out: Int, x: Int, residual: Int, n_rows_at: Int, width: Int, scale: Float, weight: Int, thread, n_threads):
-    """out = (x + residual) * scale * weight[0]; `residual` and `weight` are addresses or 0."""
-    total = load_i64(n_rows_at) * ((width + 15) // 16)
-    factor = scale * load_f32(weight) if weight != 0 else scale
+def add(
+    out: Int, x: Int, residual: Int, n_rows_at: Int, width: Int, scale: Float, weight: Int, by_column: Int,
+    thread, n_threads,
+):  # fmt: skip
+    """out = (x + residual) * scale * weight; `residual` and `weight` are addresses or 0, the weight one value or, where
+    `by_column`, one a column."""
+    n_vectors = (width + 15) // 16
+    total = load_i64(n_rows_at) * n_vectors
+    factor = scale * load_f32(weight) if weight != 0 and by_column == 0 else scale
     for i in range(total * thread // n_threads, total * (thread + 1) // n_threads):
         value = vload(x + 64 * i)
         if residual != 0:
             value = value + vload(residual + 64 * i)
-        vstore(out + 64 * i, value * splat(factor))
+        value = value * splat(factor)
+        if by_column != 0:
+            value = value * vload(weight + 64 * (i % n_vectors))
+        vstore(out + 64 * i, value)
 
 
 @kernel

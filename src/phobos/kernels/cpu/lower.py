@@ -44,7 +44,9 @@ from phobos.program.steps import (
     HeadMatMul,
     HeadNorm,
     LayerNorm,
+    MatchLength,
     MatMul,
+    Mix,
     Op,
     Program,
     RmsNorm,
@@ -54,6 +56,7 @@ from phobos.program.steps import (
     SelectiveScan,
     ShortConv,
     SoftCap,
+    Sparsify,
     Splice,
     StateLayer,
     Temper,
@@ -246,6 +249,8 @@ class Lowering:
                     mixtures.lower_experts(self, op)
                 case HeadMatMul():
                     mixtures.lower_heads(self, op)
+                case Mix() | MatchLength() | Sparsify():
+                    self._streams(op)
                 case ShortConv():
                     recurrent.lower_short_conv(self, op)
                 case GatedDelta():
@@ -306,7 +311,7 @@ class Lowering:
                 residual = self.at(op.residual) if op.residual is not None else 0
                 arguments = (
                     self.at(op.out), self.at(op.x), residual, self.count_at(op.out), op.out.width, float(op.scale),
-                    self.weight_at(op.weight),
+                    self.weight_at(op.weight), int(op.weight is not None and self.weights[op.weight].n_bytes > LINE),
                 )  # fmt: skip
             case AddPosition():
                 kernel = "columns:add_position"
@@ -318,6 +323,25 @@ class Lowering:
                 arguments = (
                     self.at(op.x), self.header, self.count_at(op.x), op.x.width, float(op.slope), op.span,
                 )  # fmt: skip
+        self.emit(kernel, arguments, op, reads=reads_of(op), writes=writes_of(op))
+
+    def _streams(self, op: Mix | MatchLength | Sparsify) -> None:
+        arguments: tuple[int | float, ...]
+        match op:
+            case Mix():
+                kernel = "streams:mix"
+                coefficients, residual = (self.at(b) if b is not None else 0 for b in (op.coefficients, op.residual))
+                arguments = (
+                    self.at(op.out), self.at(op.x), coefficients, residual, self.count_at(op.out),
+                    op.x.width // op.n_in, op.n_out, op.n_in, op.skipped, float(op.offset),
+                )  # fmt: skip
+            case MatchLength():
+                kernel = "streams:match_length"
+                width = op.x.width // op.n_heads
+                arguments = (self.at(op.x), self.at(op.target), self.count_at(op.x), op.n_heads, width)
+            case Sparsify():
+                kernel = "streams:sparsify"
+                arguments = (self.at(op.x), self.count_at(op.x), op.x.width, float(op.multiplier))
         self.emit(kernel, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _soft_cap(self, op: SoftCap) -> None:
