@@ -405,32 +405,10 @@ class SoftCap:
 
 
 Op = (
-    Embed
-    | RopeTable
-    | RmsNorm
-    | LayerNorm
-    | HeadNorm
-    | MatMul
-    | Splice
-    | Add
-    | AddPosition
-    | Temper
-    | RotateStore
-    | Attention
-    | Route
-    | Experts
-    | Mix
-    | MatchLength
-    | Sparsify
-    | AddGated
-    | HeadMatMul
-    | ShortConv
-    | GatedDelta
-    | SelectiveScan
-    | Glu
-    | Activate
-    | SoftCap
-)
+    Embed | RopeTable | RmsNorm | LayerNorm | HeadNorm | MatMul | Splice | Add | AddPosition | Temper | RotateStore
+    | Attention | Route | Experts | Mix | MatchLength | Sparsify | AddGated | HeadMatMul | ShortConv | GatedDelta
+    | SelectiveScan | Glu | Activate | SoftCap
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
