@@ -99,6 +99,38 @@ def pack_tensor(kind: GGMLType, values: np.ndarray) -> tuple[tuple[int, ...], by
     return values.shape, quant.quantize(values.astype(np.float32)).tobytes()
 
 
+# Where the half-precision scales of a block lie.
+_HALVES = {
+    GGMLType.Q4_0: (0,), GGMLType.Q4_1: (0, 2), GGMLType.Q5_0: (0,), GGMLType.Q5_1: (0, 2), GGMLType.Q8_0: (0,),
+    GGMLType.Q1_0: (0,), GGMLType.Q2_0: (0,), GGMLType.Q2_K: (80, 82), GGMLType.Q3_K: (108,), GGMLType.Q4_K: (0, 2),
+    GGMLType.Q5_K: (0, 2), GGMLType.Q6_K: (208,), GGMLType.IQ4_NL: (0,), GGMLType.IQ4_XS: (0,), GGMLType.TQ1_0: (52,),
+    GGMLType.TQ2_0: (64,), GGMLType.IQ1_S: (0,), GGMLType.IQ2_XXS: (0,), GGMLType.IQ2_XS: (0,), GGMLType.IQ2_S: (0,),
+    GGMLType.IQ3_XXS: (0,), GGMLType.IQ3_S: (0,), GGMLType.IQ1_M: (), GGMLType.MXFP4: (), GGMLType.NVFP4: (),
+}  # fmt: skip
+
+
+def random_blocks(kind: GGMLType, n_rows: int, n_in: int, seed: int, size: float = 0.1) -> np.ndarray:
+    """A matrix of random bytes [n_rows, bytes], so that every code occurs; only the halves that scale a block are
+    chosen, about `size` large, where random bytes would be infinite or NaN."""
+    draw = np.random.default_rng(seed)
+    quant = TABLE[kind]
+    packed = draw.integers(0, 256, (n_rows, n_in // quant.block * quant.n_bytes), dtype=np.uint8)
+    blocks = packed.reshape(-1, quant.n_bytes)
+
+    def halves() -> np.ndarray:
+        return (draw.standard_normal(len(blocks)) * size).astype("<f2")
+
+    for place in _HALVES[kind]:
+        blocks[:, place : place + 2] = halves().view(np.uint8).reshape(-1, 2)
+    if kind == GGMLType.MXFP4:  # its scale is a power of two in one byte
+        blocks[:, 0] = 118 + blocks[:, 0] % 16
+    if kind == GGMLType.IQ1_M:  # its half is spread over the top bits of four words
+        words, bits = blocks.view("<u2"), halves().view("<u2")
+        for i in range(4):
+            words[:, 24 + i] = words[:, 24 + i] & 0xFFF | bits >> 4 * i << 12
+    return packed
+
+
 def gguf_bytes(metadata: Mapping[str, Any], tensors: Tensors, *, version: int = 3, alignment: int = 32) -> bytes:
     """A whole file."""
     keys = dict(metadata)

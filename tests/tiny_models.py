@@ -19,7 +19,7 @@ from phobos.gguf.quants import GGMLType
 N_VOCAB = 300
 N_CTX = 1536
 F32 = GGMLType.F32
-#: Every type the CPU backend packs; as `kinds` of `write_tiny_model` they are dealt out over the matrices in turn.
+#: Types the CPU backend packs; as `kinds` of `write_tiny_model` they are dealt out over the matrices in turn.
 PACKED_TYPES = (
     GGMLType.Q4_K,
     GGMLType.Q6_K,
@@ -34,6 +34,23 @@ PACKED_TYPES = (
     GGMLType.F16,
     GGMLType.BF16,
     GGMLType.F32,
+    GGMLType.Q2_K,
+    GGMLType.Q3_K,
+)
+#: More of them: those of few bits, by one of each way to read codes.
+SMALL_TYPES = (GGMLType.IQ4_XS, GGMLType.IQ2_XXS, GGMLType.IQ1_M)
+#: The rest, whose tests are slow because every type has kernels of its own to compile.
+RARE_TYPES = (
+    GGMLType.NVFP4,
+    GGMLType.TQ2_0,
+    GGMLType.TQ1_0,
+    GGMLType.Q1_0,
+    GGMLType.Q2_0,
+    GGMLType.IQ1_S,
+    GGMLType.IQ2_XS,
+    GGMLType.IQ2_S,
+    GGMLType.IQ3_XXS,
+    GGMLType.IQ3_S,
 )
 
 
@@ -168,8 +185,18 @@ def make_weights(recipe: Recipe) -> dict[str, np.ndarray]:
     return weights
 
 
+def _random_matrix(kind: GGMLType, values: np.ndarray, seed: int) -> np.ndarray:
+    """Random bytes in place of `values`, of about their size."""
+    size = 1.0
+    for _ in range(2):
+        packed = gguf_writer.random_blocks(kind, *values.shape, seed, size)
+        size *= float(values.std() / gguf_writer.TABLE[kind].dequantize(packed).std())
+    return packed
+
+
 def write_tiny_model(recipe: Recipe, path: Path, kinds: Sequence[GGMLType] = (F32,)) -> Path:
-    """Write a model; its matrices take `kinds` in turn (F32 where a row is no whole number of blocks)."""
+    """Write a model; its matrices take `kinds` in turn (F32 where a row is no whole number of blocks). Matrices of
+    types that nothing here writes are random bytes, of the size the values should have."""
     tensors: dict[str, tuple[GGMLType, np.ndarray]] = {}
     turn = 0
     for name, values in make_weights(recipe).items():
@@ -179,7 +206,8 @@ def write_tiny_model(recipe: Recipe, path: Path, kinds: Sequence[GGMLType] = (F3
             turn += 1
             if values.shape[-1] % gguf_writer.TABLE[kind].block:
                 kind = F32
-        tensors[name] = (kind, values)
+        can_write = gguf_writer.TABLE[kind].quantize is not None
+        tensors[name] = (kind, values if can_write else _random_matrix(kind, values, turn))
     return gguf_writer.write_gguf(path, make_metadata(recipe), tensors)
 
 

@@ -15,7 +15,7 @@ import path_probe
 from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.features import CPU, PATHS, InstructionPath, choose_path, host_features
-from tiny_models import PACKED_TYPES, RECIPES, write_tiny_model
+from tiny_models import PACKED_TYPES, RARE_TYPES, RECIPES, SMALL_TYPES, write_tiny_model
 
 
 def probe(out: Path, models: list[Path], path_name: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,7 @@ def test_same_bits(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_same_bits_of_every_type(path: InstructionPath, tmp_path: Path) -> None:
-    check_path(path, PACKED_TYPES, tmp_path)
+    check_path(path, (*PACKED_TYPES, *SMALL_TYPES, *RARE_TYPES), tmp_path)
 
 
 def test_choice() -> None:

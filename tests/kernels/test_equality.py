@@ -18,15 +18,16 @@ from phobos.gguf.reader import open_gguf
 from phobos.gguf.tokenizer import load_tokenizer
 from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
-from tiny_models import PACKED_TYPES, RECIPES, make_tokens, write_tiny_model
+from tiny_models import PACKED_TYPES, RARE_TYPES, RECIPES, SMALL_TYPES, make_tokens, write_tiny_model
 
 pytestmark = pytest.mark.timeout(600)  # single rows of a real model, on a machine that has other work
 N_SLOTS = 3
-# All packed types; a model whose rows are whole blocks of 32 only; a model of windows.
+# The packed types; a model whose rows are whole blocks of 32 only; a model of windows.
 TINY = {
-    "llama": PACKED_TYPES,
-    "qwen2": (GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.Q5_1),
-    "gemma3": (GGMLType.Q4_K, GGMLType.Q6_K),
+    "llama": ("llama", PACKED_TYPES),
+    "qwen2": ("qwen2", (GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.Q5_1)),
+    "gemma3": ("gemma3", (GGMLType.Q4_K, GGMLType.Q6_K, *SMALL_TYPES)),
+    "rare": ("llama-untied", RARE_TYPES),
 }
 # Slots that cannot be cut back: delta nets and attention; decays of each row and latent attention; nothing but scans.
 RECURRENT = ("qwen35", *(pytest.param(name, marks=pytest.mark.slow) for name in ("kimi-linear", "mamba2")))
@@ -90,11 +91,21 @@ def make_case(path: Path, tokens: np.ndarray) -> Case:
         return Case(path, tokens, positions, read(backend, tokens, positions))
 
 
-@pytest.fixture(scope="module", params=[*TINY, *RECURRENT, pytest.param("smollm2", marks=pytest.mark.model)])
+CASES = (
+    "llama",
+    "qwen2",
+    "gemma3",
+    pytest.param("rare", marks=pytest.mark.slow),
+    *RECURRENT,
+    pytest.param("smollm2", marks=pytest.mark.model),
+)
+
+
+@pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     if request.param in TINY:
-        recipe = RECIPES[request.param]
-        path = write_tiny_model(recipe, tmp_path_factory.mktemp("equality") / "model.gguf", TINY[request.param])
+        recipe, kinds = TINY[request.param]
+        path = write_tiny_model(RECIPES[recipe], tmp_path_factory.mktemp("equality") / "model.gguf", kinds)
         return make_case(path, make_tokens(590, seed=5))
     if request.param in FAMILIES:
         family = FAMILIES[request.param]

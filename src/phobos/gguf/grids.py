@@ -28,8 +28,8 @@ class _Codebook:
 
 
 @cache
-def grid(name: str) -> npt.NDArray[np.float32]:
-    """The points [n_points, n_dims] of a codebook, unpacked once."""
+def level_numbers(name: str) -> npt.NDArray[np.uint8]:
+    """Which of its levels each coordinate of a codebook's points has [n_points, n_dims], unpacked once."""
     book = _CODEBOOKS[name]
     numbers = []
     number, gap, shift = -1, 0, 0
@@ -42,8 +42,15 @@ def grid(name: str) -> npt.NDArray[np.float32]:
             numbers.append(number)
             gap = shift = 0
     weights = len(book.levels) ** np.arange(book.n_dims)
-    digits = np.array(numbers)[:, None] // weights % len(book.levels)
-    points = np.array(book.levels, np.float32)[digits]
+    digits = (np.array(numbers)[:, None] // weights % len(book.levels)).astype(np.uint8)
+    digits.setflags(write=False)
+    return digits
+
+
+@cache
+def grid(name: str) -> npt.NDArray[np.float32]:
+    """The points [n_points, n_dims] of a codebook."""
+    points = np.array(_CODEBOOKS[name].levels, np.float32)[level_numbers(name)]
     points.setflags(write=False)
     return points
 

@@ -171,6 +171,7 @@ for _operator, _name in ((operator.add, "add"), (operator.sub, "sub"), (operator
         _operator, I32, I32, _make_binary(I32, lambda builder, a, b, name=_name: getattr(builder, name)(a, b))
     )
 _overload_operator(operator.and_, U8, U8, _make_binary(U8, lambda builder, a, b: builder.and_(a, b)))
+_overload_operator(operator.and_, I32, I32, _make_binary(I32, lambda builder, a, b: builder.and_(a, b)))
 _overload_operator(operator.or_, U8, U8, _make_binary(U8, lambda builder, a, b: builder.or_(a, b)))
 
 maximum = _make_binary(F32, lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
@@ -231,6 +232,16 @@ def shift_left(typingctx, a, n):
 
     def codegen(context, builder, signature, args):
         return builder.shl(args[0], _broadcast(builder, args[1], I32.llvm))
+
+    return I32(I32, types.int32), codegen
+
+
+@intrinsic
+def shift_right(typingctx, a, n):
+    """Integers of no sign >> n."""
+
+    def codegen(context, builder, signature, args):
+        return builder.lshr(args[0], _broadcast(builder, args[1], I32.llvm))
 
     return I32(I32, types.int32), codegen
 
@@ -343,6 +354,19 @@ def shift_words_left(typingctx, a, n):
         words = builder.bitcast(args[0], I32.llvm)
         count = _broadcast(builder, builder.trunc(args[1], _I32), I32.llvm)
         return builder.bitcast(builder.shl(words, count), U8.llvm)
+
+    return U8(U8, types.int64), codegen
+
+
+@intrinsic
+def spread_bit(typingctx, a, n):
+    """Bit n of every 32-bit word, in all 32 bits of it."""
+
+    def codegen(context, builder, signature, args):
+        words = builder.bitcast(args[0], I32.llvm)
+        count = builder.sub(_I32(31), builder.trunc(args[1], _I32))
+        top = builder.shl(words, _broadcast(builder, count, I32.llvm))
+        return builder.bitcast(builder.ashr(top, filled(I32.llvm, 31)), U8.llvm)
 
     return U8(U8, types.int64), codegen
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from phobos.gguf.grids import level_numbers
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.gguf.reader import GGUF
 from phobos.kernels.cpu.compiler import ENTRY_TYPE, encode_record, load_kernels
@@ -20,6 +21,15 @@ from phobos.kernels.cpu.layout import BLOCK, GROUP, LINE, PACKED, PackedType, pa
 from phobos.kernels.cpu.memory import Arena
 
 SLICE_BYTES = 32 << 20  # packed at a time, so that progress is seen and a cancelled load stops soon
+CODEBOOKS = {  # of the types whose packers look points up
+    GGMLType.IQ1_S: "iq1",
+    GGMLType.IQ1_M: "iq1",
+    GGMLType.IQ2_XXS: "iq2_xxs",
+    GGMLType.IQ2_XS: "iq2_xs",
+    GGMLType.IQ2_S: "iq2_s",
+    GGMLType.IQ3_XXS: "iq3_xxs",
+    GGMLType.IQ3_S: "iq3_s",
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,7 @@ def plan_weights(
 
 def packer_of(weight: Weight) -> str | None:
     """The kernel that packs a matrix; None for a vector."""
-    return f"pack:pack_{weight.kind.name}" if weight.kind is not None else None
+    return weight.kind.packer if weight.kind is not None else None
 
 
 def fill_weights(
@@ -86,7 +96,10 @@ def fill_weights(
         else:
             source = _widen(gguf, name) if weight.widened else gguf.data(name)
             shape = _matrix_shape(gguf, name)
-            for fraction in _pack(packers[packer], weight.address, source, weight.kind, shape, n_threads):
+            book = CODEBOOKS.get(gguf.tensors[name].type)
+            table = level_numbers(book).ctypes.data if book is not None else 0
+            places = (weight.address, source.ctypes.data, table)
+            for fraction in _pack(packers[packer], places, weight.kind, shape, n_threads):
                 report(name, (done + fraction * weight.n_bytes) / total)
         done += weight.n_bytes
 
@@ -102,16 +115,16 @@ def _widen(gguf: GGUF, name: str) -> np.ndarray:
 
 
 def _pack(
-    function: int, address: int, source: np.ndarray, kind: PackedType, shape: tuple[int, int], n_threads: int
+    function: int, places: tuple[int, int, int], kind: PackedType, shape: tuple[int, int], n_threads: int
 ) -> Iterator[float]:
-    """Pack slice by slice; yields the fraction done."""
+    """Pack slice by slice; yields the fraction done. `places`: addresses of the target, the source and a table."""
     n_out, n_in = shape
     n_groups = round_up(n_out, GROUP) // GROUP
     n_records = n_in // kind.values
     step = max(n_threads, SLICE_BYTES // max(1, n_records * kind.record_bytes))
     for first in range(0, n_groups, step):
         last = min(first + step, n_groups)
-        arguments = (address, source.ctypes.data, first, last, n_out, n_records)
+        arguments = (*places, first, last, n_out, n_records)
         record = np.frombuffer(encode_record(function, 0, arguments), np.uint8).copy()
         share = [
             threading.Thread(target=ENTRY_TYPE(function), args=(record.ctypes.data, thread, n_threads))
