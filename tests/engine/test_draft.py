@@ -97,7 +97,7 @@ def test_wild_drafts_change_nothing(
 ) -> None:
     rng = random.Random(seed)
     guess_wildly(rng)
-    monkeypatch.setattr(lookahead, "START", 1e6)
+    monkeypatch.setattr(lookahead, "START_DRAFTING", 1e6)
     monkeypatch.setattr(lookahead, "MOST", 1e6)
     script = lambda tokens: walk(tokens) if hash(tokens) % 3 else None  # noqa: E731
     draft = make_draft(script=lambda tokens: walk(tokens) if hash(tokens) % 4 else None)

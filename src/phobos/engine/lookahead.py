@@ -29,7 +29,8 @@ from phobos.kernels.cpu.rows import RowKernels
 
 LONGEST_GUESS = 24
 FORCED, FORCED_CHANCE = len(LOOKUP_CHANCES), 0.98  # the kind of tokens that a grammar leaves no choice of
-START = 0.5  # passes a reply's guesses may cost before any was right
+START = 0.3  # passes a reply's guesses may cost before any was right
+START_DRAFTING = 2.0  # the same where a draft model was asked for
 EARNED = 0.01  # of each pass
 MOST = 4.0  # passes an allowance can come to
 SLOWEST = 2.0  # times as long a turn may take because of guesses, where several sequences run
@@ -80,8 +81,8 @@ def plan_lengths(
 class _Followed:
     """A sequence that is guessed for."""
 
+    allowance: float
     lookup: Lookup = field(default_factory=Lookup)
-    allowance: float = START
     guess: Guess = field(default_factory=Guess)
     drafts_for_s: float = 0.0  # what the draft model took for the guess
     n_before: tuple[int, int] = (0, 0)  # its counts of guessed tokens before the turn
@@ -110,7 +111,8 @@ class Lookahead:
         n_most = min(limits.max_outputs - limits.n_slots, limits.max_rows - len(sequences)) if self.is_on else 0
         if n_prompt_rows is not None:
             n_most = min(n_most, n_prompt_rows // PROMPT_SHARE)
-        followed = {s: self._followed.get(s) or _Followed() for s in sequences}
+        start = START if self._drafter is None else START_DRAFTING
+        followed = {s: self._followed.get(s) or _Followed(start) for s in sequences}
         self._followed = followed
         for sequence, one in followed.items():
             one.guess = self._guess(sequence, one.lookup, n_most) if isinstance(sequence, Sequence) else Guess()
