@@ -70,18 +70,34 @@ def _merged(sums, part):
 
 
 @inlined
-def _predict(state, k, decay, k_dim, has_own, sums):
-    """Decay the state, and sums of its rows weighted by the key."""
+def _predict(state, k, decay, k_dim, is_each, sums):
+    """Sums of the state's rows weighted by the key, each row decayed by its own factor where `is_each`."""
+    for n in range(2 * _CHAINS):
+        put_sum(sums, n, zeros())
+    for i in range(0, k_dim, _CHAINS):
+        for n in range(_CHAINS):
+            at = state + 4 * COLUMNS * (i + n)
+            weight = load_f32(k + 4 * (i + n))
+            if is_each:
+                weight *= load_f32(decay + 4 * (i + n))
+            put_sum(sums, 2 * n, fma(splat(weight), vload(at), get_sum(sums, 2 * n)))
+            put_sum(sums, 2 * n + 1, fma(splat(weight), vload(at + 64), get_sum(sums, 2 * n + 1)))
+
+
+@inlined
+def _update(state, q, k, decay, k_dim, is_each, low_change, high_change, sums):
+    """Decay each row of the state and add the key's part of the change; sums of the rows weighted by the query."""
     for n in range(2 * _CHAINS):
         put_sum(sums, n, zeros())
     factor = splat(load_f32(decay))
     for i in range(0, k_dim, _CHAINS):
         for n in range(_CHAINS):
             at = state + 4 * COLUMNS * (i + n)
-            if has_own:
+            if is_each:
                 factor = splat(load_f32(decay + 4 * (i + n)))
-            low, high = vload(at) * factor, vload(at + 64) * factor
-            weight = splat(load_f32(k + 4 * (i + n)))
+            key = splat(load_f32(k + 4 * (i + n)))
+            low, high = fma(key, low_change, vload(at) * factor), fma(key, high_change, vload(at + 64) * factor)
+            weight = splat(load_f32(q + 4 * (i + n)))
             put_sum(sums, 2 * n, fma(weight, low, get_sum(sums, 2 * n)))
             put_sum(sums, 2 * n + 1, fma(weight, high, get_sum(sums, 2 * n + 1)))
             vstore(at, low)
@@ -89,20 +105,16 @@ def _predict(state, k, decay, k_dim, has_own, sums):
 
 
 @inlined
-def _update(state, q, k, k_dim, low_change, high_change, sums):
-    """Add the key's part of the change to each row of the state, and sums of the rows weighted by the query."""
-    for n in range(2 * _CHAINS):
-        put_sum(sums, n, zeros())
-    for i in range(0, k_dim, _CHAINS):
-        for n in range(_CHAINS):
-            at = state + 4 * COLUMNS * (i + n)
-            key = splat(load_f32(k + 4 * (i + n)))
-            low, high = fma(key, low_change, vload(at)), fma(key, high_change, vload(at + 64))
-            weight = splat(load_f32(q + 4 * (i + n)))
-            put_sum(sums, 2 * n, fma(weight, low, get_sum(sums, 2 * n)))
-            put_sum(sums, 2 * n + 1, fma(weight, high, get_sum(sums, 2 * n + 1)))
-            vstore(at, low)
-            vstore(at + 64, high)
+def _step(state, out, q, k, v, decay, strength, k_dim, is_each):
+    """One row of one work item."""
+    sums = new_sums()
+    _predict(state, k, decay, k_dim, is_each, sums)
+    factor = splat(np.float32(1)) if is_each else splat(load_f32(decay))
+    low = (vload(v) - _merged(sums, 0) * factor) * strength
+    high = (vload(v + 64) - _merged(sums, 1) * factor) * strength
+    _update(state, q, k, decay, k_dim, is_each, low, high, sums)
+    vstore(out, _merged(sums, 0))
+    vstore(out + 64, _merged(sums, 1))
 
 
 @kernel
@@ -132,12 +144,9 @@ def delta_scan(
                 value = v + v_stride * r + 4 * (v_dim * head + COLUMNS * part)
                 factors = decay + decay_stride * r + 4 * decay_dim * head
                 strength = splat(load_f32(beta + beta_stride * r + 4 * head))
-                sums = new_sums()
-                _predict(state, k_row, factors, k_dim, decay_dim > 1, sums)
-                low = (vload(value) - _merged(sums, 0)) * strength
-                high = (vload(value + 64) - _merged(sums, 1)) * strength
-                _update(state, q_row, k_row, k_dim, low, high, sums)
                 target = out + 4 * (n_heads * v_dim * r + v_dim * head + COLUMNS * part)
-                vstore(target, _merged(sums, 0))
-                vstore(target + 64, _merged(sums, 1))
+                if decay_dim > 1:
+                    _step(state, target, q_row, k_row, value, factors, strength, k_dim, True)
+                else:
+                    _step(state, target, q_row, k_row, value, factors, strength, k_dim, False)
             row += n_same
