@@ -16,7 +16,7 @@ from textual.strip import Strip
 
 from dashboard_moments import NOW_S, STATES
 from dashboard_stage import Stage, screen_text
-from phobos.tui.lines import KeptRows
+from phobos.tui.lines import KeptRows, LineView, segments_of
 from phobos.tui.panels.status import StatusPanel
 
 SIZES = ((60, 20), (80, 24), (100, 30), (120, 40), (200, 60))
@@ -96,6 +96,25 @@ def test_what_is_painted_line_by_line_looks_as_painted_at_once(
                 await pilot.pause()
                 assert cells(made) == shown[-1]
             assert all(before != after for before, after in pairwise(shown))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("state", ["eight-requests", "failed", "loading-cold"])
+def test_pieces_of_a_line_are_those_textual_makes(state: str, stage: Callable[..., Stage]) -> None:
+    made = stage(state)
+
+    async def run() -> None:
+        async with made.app.run_test(size=(120, 40)) as pilot:
+            made.write_log()
+            made.play()
+            await pilot.pause()
+            views = [view for view in made.app.screen.walk_children(LineView) if view.region.area]
+            drawn = [(line, view.visual_style) for view in views for line in view.draw_lines(*view.size)]
+            assert len(drawn) > 9
+            for line, style in drawn:
+                expected = [segment for segment in line.render_segments(style) if segment.text]
+                assert Strip(segments_of(line, style)).simplify() == Strip(expected).simplify()
 
     asyncio.run(run())
 
