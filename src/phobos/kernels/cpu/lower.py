@@ -114,7 +114,29 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
                 sizes[name] = max(sizes.get(name, 0), n_bytes)
         if isinstance(op, RopeTable):
             sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
-    return sizes
+    return sizes | dict.fromkeys(_unstored(program, weights, sizes), 0)
+
+
+def float_readers(program: Program, weights: Mapping[str, Weight]) -> set[str]:
+    """Buffers whose floats some op needs."""
+    names: set[str] = {program.logits.name}
+    for op in program.ops:
+        reads = reads_of(op)
+        if isinstance(op, MatMul) and mixtures.takes_codes(weights, op.weight):
+            reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
+        if isinstance(op, Experts) and not mixtures.reads_floats(op, weights):
+            reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
+        names |= reads
+    return names
+
+
+def _unstored(program: Program, weights: Mapping[str, Weight], sizes: Mapping[str, int]) -> set[str]:
+    """Buffers whose floats are never written: all that makes them quantizes at once, and only codes are read."""
+    stored = float_readers(program, weights)
+    for op in program.ops:
+        if not (isinstance(op, LayerNorm | Glu | Activate) or (isinstance(op, RmsNorm) and op.residual is None)):
+            stored |= writes_of(op)
+    return {b.name for b in program.buffers if b.name + ".q8" in sizes and b.width % BLOCK == 0} - stored
 
 
 class Lowering:
@@ -139,7 +161,7 @@ class Lowering:
         self._launches: list[Launch] = []
         self._quantized: set[str] = set()  # buffers whose quantized copy is fresh
         self._n_spans = round_up(limits.n_ctx, SPAN) // SPAN
-        self._float_readers = self._find_float_readers()
+        self._float_readers = float_readers(program, weights)
         sizes = buffer_sizes(program, weights, limits)
         self.arena = Arena(sum(round_up(n, LINE) for n in sizes.values()) + LINE * (8 * len(program.ops) + 4))
         self.addresses = {name: self.arena.take(n) for name, n in sizes.items()}
@@ -166,18 +188,6 @@ class Lowering:
         return self.arena.take(8)
 
     # Quantized activations
-
-    def _find_float_readers(self) -> set[str]:
-        """Buffers whose floats some op needs."""
-        names: set[str] = {self._program.logits.name}
-        for op in self._program.ops:
-            reads = reads_of(op)
-            if isinstance(op, MatMul) and mixtures.takes_codes(self.weights, op.weight):
-                reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
-            if isinstance(op, Experts) and not mixtures.reads_floats(op, self.weights):
-                reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
-            names |= reads
-        return names
 
     def emit(
         self, kernel: str, arguments: tuple[int | float, ...], op: Op, *, reads: frozenset[str], writes: frozenset[str]
