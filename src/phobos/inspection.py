@@ -149,9 +149,10 @@ def _text(gguf: GGUF, key: str) -> str | None:
 
 
 def _number(gguf: GGUF, key: str) -> int | None:
+    """A number, or the largest where each block has its own."""
     value = gguf.metadata.get(key)
-    if isinstance(value, list) and value:
-        value = value[0]
+    if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
+        value = max(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

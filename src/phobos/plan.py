@@ -95,8 +95,12 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
     unwritten = float_stride(program.n_vocab) * (limits.max_outputs - 1)  # rows of logits few passes ask for
     parts: tuple[Part, ...] = (
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
-        Part("cache", cache, "memory", _describe_cache(limits, cache // per_token, per_token)),
-        *([Part("states", states, "memory", "of recurrent layers, with what is kept to go on from")] if states else []),
+        *(
+            [Part("cache", cache, "memory", _describe_cache(limits, cache // per_token, per_token))]
+            if per_token
+            else []
+        ),
+        *([Part("states", states, "memory", "of recurrent layers, with what is kept to go on from")] * (states > 0)),
         Part("scratch", scratch, "memory", f"the buffers of one pass of up to {limits.max_rows} rows"),
         Part("program", process, "memory", "Python, its libraries, tokenizer and compiled kernels"),
     )

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from family_models import FAMILIES, write_family_model
 from golden.values import find_model
+from phobos.archs import build_program
+from phobos.commands.inspect import summary
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
+from phobos.inspection import inspect_file
 from phobos.kernels import open_backend
 from phobos.plan import make_plan
 from phobos.settings import EngineSettings
@@ -67,3 +71,18 @@ def test_the_peak_is_the_measured_one(name: str, n_ctx: int) -> None:
     for _ in range(2):  # the first run may compile kernels, which is no part of the plan
         done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True, timeout=600)
     assert plan.peak_bytes == pytest.approx(int(done.stdout), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["qwen35", "mamba2"])
+def test_states_are_planned_beside_the_cache(tmp_path: Path, name: str) -> None:
+    """Four times what the backend holds: its own, and what may be kept to go on from. Mamba 2 has nothing else."""
+    path = write_family_model(FAMILIES[name], tmp_path / "m.gguf")
+    settings = EngineSettings(path, n_ctx=256, n_slots=3, n_threads=2)
+    planned = {part.name: part.n_bytes for part in make_plan(settings).parts}
+    with open_gguf(path) as gguf:
+        program = build_program(gguf)
+    assert planned["states"] == 3 * 4 * sum(4 * state.n_values for state in program.states)
+    assert ("cache" in planned) == (name == "qwen35")
+    facts = dict(summary(inspect_file(path)))
+    assert facts["architecture"].startswith(f"{name}: {FAMILIES[name].n_layers} layers, width 256")
+    assert ("2 for keys" in facts["architecture"]) == (name == "qwen35")

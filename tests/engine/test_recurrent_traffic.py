@@ -76,7 +76,9 @@ def make_requests(rng: random.Random) -> list[GenerationRequest]:
     ]
 
 
-@pytest.mark.parametrize("name", ["qwen35", pytest.param("granitehybrid", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["qwen35", *(pytest.param(n, marks=pytest.mark.slow) for n in ("granitehybrid", "mamba2"))]
+)
 def test_traffic_on_a_recurrent_model_equals_solo_cold_runs(
     tmp_path: Path, open_desk: Callable[..., Desk], name: str
 ) -> None:

@@ -64,7 +64,8 @@ def _print(report: Report, *, all_tensors: bool) -> None:
 
 def summary(report: Report) -> list[tuple[str, str]]:
     """The facts at the top."""
-    shape = f"{report.n_layers} layers, width {report.n_embd}, {report.n_heads} heads, {report.n_kv_heads} for keys"
+    heads = f", {report.n_heads} heads, {report.n_kv_heads or report.n_heads} for keys" if report.n_heads else ""
+    shape = f"{report.n_layers} layers, width {report.n_embd}{heads}"
     parts = f" in {report.n_shards} parts" if report.n_shards > 1 else ""
     template = f"{len(report.template)} characters, dialect {report.dialect}" if report.template else "none"
     return [
