@@ -95,12 +95,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
     unwritten = float_stride(program.n_vocab) * (limits.max_outputs - 1)  # rows of logits few passes ask for
     parts: tuple[Part, ...] = (
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
-        *(
-            [Part("cache", cache, "memory", _describe_cache(limits, cache // per_token, per_token))]
-            if per_token
-            else []
-        ),
-        *([Part("states", states, "memory", "of recurrent layers, with what is kept to go on from")] * (states > 0)),
+        *_slot_parts(limits, cache, per_token, states),
         Part("scratch", scratch, "memory", f"the buffers of one pass of up to {limits.max_rows} rows"),
         Part("program", process, "memory", "Python, its libraries, tokenizer and compiled kernels"),
     )
@@ -150,6 +145,16 @@ def _describe_cache(limits: BackendLimits, n_tokens: int, per_token: int) -> str
     if n_tokens >= limits.n_slots * limits.n_ctx:
         return f"up to {limits.n_slots} x {limits.n_ctx} tokens, {each}"
     return f"up to {n_tokens} tokens of {limits.n_slots} conversations together, {each}"
+
+
+def _slot_parts(limits: BackendLimits, cache: int, per_token: int, states: int) -> list[Part]:
+    """What slots take: rows of the cache, states of fixed size, or both."""
+    parts = []
+    if per_token:
+        parts.append(Part("cache", cache, "memory", _describe_cache(limits, cache // per_token, per_token)))
+    if states:
+        parts.append(Part("states", states, "memory", "of recurrent layers, with what is kept to go on from"))
+    return parts
 
 
 def _limits(program: Program, settings: EngineSettings, free_bytes: int | None) -> BackendLimits:
