@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
+from dashboard_moments import CARD, decode
 from phobos.counters import Counters
 from phobos.tui.bigtext import big
 from phobos.tui.format import bytes_text, count_text, rate_text, seconds_text, share_text, uptime_text
 from phobos.tui.panels.caches import CachesPanel
+from phobos.tui.panels.card import CardPanel
 from phobos.tui.planet import Sky
 from phobos.tui.plot import area, meter, nice_ceiling, stacked
-from phobos.tui.rates import RateMeter
+from phobos.tui.rates import Moment, RateMeter
 from phobos.tui.theme import DARK, LIGHT, NIGHT, NOON, PLAIN, SIXTEEN, THEMES, choose_theme, palette_of
 
 
@@ -154,3 +158,21 @@ def test_guessed_tokens_show_once_there_are_any() -> None:
     assert not any("guessed" in line for line in draw())
     counters.draft_tokens, counters.draft_tokens_accepted = 1500, 1230
     assert draw()[-1].split() == ["guessed", "82%", "of", "1,500", "right"]
+
+
+@pytest.mark.parametrize(
+    ("now", "limit", "shown"),
+    [
+        (20.0, 44.0, "20.0 of 44.0 GB/s"),
+        (20.0, None, "memory 20.0 GB/s"),
+        (20.0, 3.4, "memory 20.0 GB/s"),  # measured on a busy machine: no limit
+        (None, 44.0, "memory limit 44.0 GB/s"),
+        (None, None, None),
+    ],
+)
+def test_bandwidth_and_its_limit(now: float | None, limit: float | None, shown: str | None) -> None:
+    moment = Moment(replace(decode(), card=replace(CARD, bandwidth_limit_gbs=limit)), bandwidth_gbs=now)
+    lines = [" ".join(line.plain.split()) for line in CardPanel.draw(None, moment, 40, 8, DARK)]  # type: ignore[arg-type]
+    found = [line for line in lines if "memory" in line]
+    assert len(found) == (shown is not None)
+    assert shown is None or shown in found[0]

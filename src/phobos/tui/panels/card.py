@@ -45,7 +45,7 @@ class CardPanel(Panel):
 def _bandwidth(moment: Moment, width: int, palette: Palette) -> Lines:
     card = moment.snapshot.card
     now, limit = moment.bandwidth_gbs, card.bandwidth_limit_gbs if card else None
-    if now is not None and limit:
+    if now is not None and limit and now <= limit:  # one that is exceeded was measured on a busy machine
         return [_gauge("memory", now / limit, f"{rate_text(now)} of {rate_text(limit)} GB/s", width, palette)]
     if now is not None:
         return [pair("memory", f"{rate_text(now)} GB/s", width, palette)]
