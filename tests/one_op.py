@@ -6,6 +6,7 @@ lays out its memory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 
 from gguf_writer import write_gguf
 from phobos.gguf.quants import GGMLType
-from phobos.gguf.reader import open_gguf
+from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.reference import ReferenceBackend
@@ -49,7 +50,7 @@ def buffers_of(ops: tuple[Op, ...]) -> tuple[Buffer, ...]:
 def loaded(
     op: OneOp, folder: Path, kind: str, *, n_threads: int = 2, n_ctx: int = 64, n_slots: int = 2, max_rows: int = 64
 ) -> Iterator[Backend]:
-    """The program on a `cpu` or `reference` backend."""
+    """The program on a `cpu`, `reference` or (on a card that `ptx_card.py` plays) `cuda` backend."""
     tables = {f"{name}.weight": (GGMLType.F32, table) for name, table in op.inputs.items()}
     path = write_gguf(folder / "one_op.gguf", {"general.architecture": "none"}, {**tables, **op.weights})
     embeds = op.program(()).ops
@@ -59,12 +60,25 @@ def loaded(
         backend: Backend
         if kind == "reference":
             backend = ReferenceBackend(program, gguf, limits, lambda progress: None)
+        elif kind == "cuda":
+            backend = open_on_ptx(program, gguf, limits)
         else:
             backend = CpuBackend(program, gguf, limits, n_threads, lambda progress: None)
         try:
             yield backend
         finally:
             backend.close()
+
+
+def open_on_ptx(program: Program, gguf: GGUF, limits: BackendLimits) -> Backend:
+    """A program on the card that `ptx_card.py` plays, or on a real one whose number is in `PHOBOS_TEST_CARD`."""
+    from phobos.kernels.cuda.backend import CudaBackend
+    from phobos.kernels.cuda.card import Card, NvidiaCard
+    from ptx_card import PtxCard
+
+    number = os.environ.get("PHOBOS_TEST_CARD")
+    card: Card = PtxCard() if number is None else NvidiaCard(int(number))
+    return CudaBackend(program, gguf, limits, card, lambda progress: None)
 
 
 def make_batch(tokens: np.ndarray | list[int], first_position: int = 0, slot: int = 0) -> Batch:

@@ -32,6 +32,7 @@ class EngineSettings:
 
     model_path: Path
     backend: str = "cpu"
+    device: str = "auto"  # "cpu", "cuda", "cuda:N", or "auto": a card where one can be used
     n_threads: int | None = None
     n_ctx: int | None = None
     n_slots: int | None = None

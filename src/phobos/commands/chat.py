@@ -31,6 +31,7 @@ ENGINE_NAMES = (
     "prefix_cache",
     "chat_template",
     "backend",
+    "device",
 )
 
 

@@ -62,7 +62,9 @@ ENGINE_FLAGS = [
          help="A small model of the same family that guesses ahead; answers stay the same."),
     flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="FILE", help="A Jinja chat template to use."),
     flag("--backend", group=MODEL, type=click.Choice(["cpu", "reference"]), default="cpu",
-         help="What computes: compiled CPU code, or plain NumPy (slow, for comparison)."),
+         help="What computes: compiled code, or plain NumPy (slow, for comparison)."),
+    flag("--device", group=MODEL, default="auto", metavar="NAME",
+         help="Where compiled code runs: cpu, cuda, cuda:N (card number N), or auto for a card where one can be used."),
 ]  # fmt: skip
 MODEL_FLAGS = [*GGUF_FLAG, *ENGINE_FLAGS]
 
@@ -179,6 +181,7 @@ def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:
     return EngineSettings(
         model_path=model_path,
         backend=values["backend"],
+        device=values["device"],
         n_threads=values["threads"],
         n_ctx=values["ctx_size"] or None,
         n_slots=values["parallel"],

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import TYPE_CHECKING
 
 from phobos.archs import build_program
 from phobos.counters import ModelInfo
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import STATE_COPIES, Backend, BackendLimits, Progress, cache_bound
+from phobos.kernels.devices import open_card
 from phobos.kernels.model_info import describe_model
 from phobos.machine import read_memory
 from phobos.program.steps import Program
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
+
+if TYPE_CHECKING:
+    from phobos.kernels.cuda.card import Card
 
 __all__ = ["open_backend", "plan_limits"]
 
@@ -45,6 +50,11 @@ def open_backend(gguf: GGUF, settings: EngineSettings, progress: Progress) -> tu
         if kind != "f16":
             raise UsageError(f"--cache-type-{flag} {kind} is not supported: leave it out, the cache holds f16")
     program = build_program(gguf)
+    card = open_card(settings.device) if settings.backend != "reference" else None
+    if card is not None:
+        backend = _open_on_card(card, program, gguf, settings, progress)
+        if backend is not None:
+            return backend, describe_model(gguf, program, backend)
     limits = plan_limits(program, settings, _free_for_cache(gguf, settings.backend))
     try:
         backend = _open(program, gguf, limits, settings, progress)
@@ -68,6 +78,29 @@ def _open(program: Program, gguf: GGUF, limits: BackendLimits, settings: EngineS
     from phobos.kernels.cpu.backend import CpuBackend
 
     backend = CpuBackend(program, gguf, limits, settings.n_threads, progress)
+    if backend.widened:
+        _warn_of_widened(gguf, backend.widened)
+    return backend
+
+
+def _open_on_card(
+    card: Card, program: Program, gguf: GGUF, settings: EngineSettings, progress: Progress
+) -> Backend | None:
+    """The model on a card; None where the device was left to Phobos and the model is not for this card, which is said
+    in a line."""
+    from phobos.kernels.cuda.backend import SPARE_BYTES, CudaBackend, describe_program
+
+    try:
+        held = sum(weight.n_bytes for weight in describe_program(gguf, program).values())
+        free = card.memory_info()[0] - held - SPARE_BYTES
+        limits = plan_limits(program, settings, free)
+        backend = CudaBackend(program, gguf, limits, card, progress)
+    except BaseException as error:
+        card.close()
+        if settings.device != "auto" or not isinstance(error, PhobosError | MemoryError):
+            raise
+        logger.warning("the CPU computes: %s", error)
+        return None
     if backend.widened:
         _warn_of_widened(gguf, backend.widened)
     return backend

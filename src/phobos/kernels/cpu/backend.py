@@ -14,7 +14,7 @@ from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, Progress
 from phobos.kernels.cpu.cache import SlotCache
-from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernels, usable_threads
+from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernels
 from phobos.kernels.cpu.features import CPU
 from phobos.kernels.cpu.layout import (
     HEADER_WORDS,
@@ -36,6 +36,7 @@ from phobos.kernels.cpu.team import Team
 from phobos.kernels.cpu.traffic import Traffic
 from phobos.kernels.cpu.weights import Weight, fill_weights, packer_of, plan_weights
 from phobos.kernels.standing import Standing
+from phobos.kernels.workers import usable_threads
 from phobos.program.steps import Buffer, Program, ShortConv, matrices_of, weights_of
 
 COMPILING_SHARE = 0.4  # of the load's progress

@@ -24,9 +24,7 @@ import importlib.metadata
 import inspect
 import os
 import re
-import selectors
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,6 +38,7 @@ import llvmlite.binding as llvm
 
 from phobos.kernels.cpu.features import CPU, target
 from phobos.kernels.cpu.layout import FIRST_ARGUMENT, RECORD_WORDS
+from phobos.kernels.workers import compile_in_processes
 
 Int = int
 Float = float
@@ -255,60 +254,9 @@ def _load_file(folder: Path, name: str, seconds: float) -> LoadedKernel:
 
 def _compile_all(folder: Path, names: list[str]) -> Iterator[tuple[str, float]]:
     """Compile kernels into `folder`; yields each with its seconds as it is done."""
-    if len(names) <= 1:
-        for name in names:
-            yield name, _compile_into(folder, name)
-        return
     # Longest first, dealt out in turn, so that the shares end at about the same time.
     ordered = sorted(names, key=lambda name: not name.startswith(("attention:attention", "matmul:")))
-    n_workers = min(
-        len(names), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    # Not -m: kernels must find this very module, under its own name, when they import it.
-    command = [sys.executable, "-c", f"import {__name__} as c, sys; c.main(sys.argv[1:])", str(folder)]
-    workers = [
-        subprocess.Popen([*command, *ordered[i::n_workers]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        for i in range(n_workers)
-    ]
-    done = set()
-    try:
-        for line in _lines(workers):
-            name, _, seconds = line.partition(" ")
-            done.add(name)
-            yield name, float(seconds)
-    finally:
-        for worker in workers:
-            worker.kill()
-            with worker:  # closes its pipe and waits for it
-                pass
-    for name in names:
-        if name not in done:  # a worker could not start, or died: here the error is seen
-            yield name, _compile_into(folder, name)
-
-
-def usable_threads() -> int:
-    """Processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _lines(workers: list[subprocess.Popen[bytes]]) -> Iterator[str]:
-    """Lines of the workers' output as they come."""
-    with selectors.DefaultSelector() as selector:
-        for worker in workers:
-            assert worker.stdout is not None
-            selector.register(worker.stdout, selectors.EVENT_READ, b"")
-        while selector.get_map():
-            for key, _ in selector.select():
-                data = os.read(key.fd, 65536)
-                if not data:
-                    selector.unregister(key.fileobj)
-                *lines, rest = (key.data + data).split(b"\n")
-                if data:
-                    selector.modify(key.fileobj, selectors.EVENT_READ, rest)
-                for line in lines:
-                    yield line.decode()
+    yield from compile_in_processes(__name__, [str(folder)], ordered, lambda name: _compile_into(folder, name))
 
 
 def _compile_into(folder: Path, name: str) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from phobos.kernels.activations import find_float_readers
 from phobos.kernels.cpu import mixtures, recurrent
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.layout import (
@@ -119,15 +120,7 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
 
 def float_readers(program: Program, weights: Mapping[str, Weight]) -> set[str]:
     """Buffers whose floats some op needs."""
-    names: set[str] = {program.logits.name}
-    for op in program.ops:
-        reads = reads_of(op)
-        if isinstance(op, MatMul) and mixtures.takes_codes(weights, op.weight):
-            reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
-        if isinstance(op, Experts) and not mixtures.reads_floats(op, weights):
-            reads = reads - {op.x.name} | ({op.residual.name} if op.residual else set())
-        names |= reads
-    return names
+    return find_float_readers(program, lambda name: mixtures.takes_codes(weights, name))
 
 
 def _unstored(program: Program, weights: Mapping[str, Weight], sizes: Mapping[str, int]) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from phobos.kernels.activations import input_matrices
 from phobos.kernels.cpu.layout import BLOCK, ROW_UNIT, Order, float_stride, quantized_stride, round_up
 from phobos.kernels.cpu.weights import Weight, is_quantized
 from phobos.program.steps import Experts, Gating, HeadMatMul
@@ -25,15 +26,6 @@ def takes_codes(weights: Mapping[str, Weight], name: str) -> bool:
     """Whether a matrix is multiplied with quantized activations."""
     kind = weights[name].kind
     return kind is not None and is_quantized(kind)
-
-
-def _inputs(op: Experts) -> tuple[str, ...]:
-    return (op.up,) if op.gate is None else (op.gate, op.up)
-
-
-def reads_floats(op: Experts, weights: Mapping[str, Weight]) -> bool:
-    """Whether the experts need their input as floats."""
-    return not all(takes_codes(weights, name) for name in _inputs(op))
 
 
 def scratch_sizes(op: Experts | HeadMatMul, weights: Mapping[str, Weight], max_rows: int) -> dict[str, int]:
@@ -72,7 +64,7 @@ def lower_experts(low: Lowering, op: Experts) -> None:
         at[ORDER], low.at(op.route), low.count_at(op.x), op.n_experts, n_used, at[ACTIVE], at[SOURCES], at[PLACES],
     )  # fmt: skip
     low.emit("moe:sort_rows", arguments, op, reads=frozenset({op.route.name}), writes=_TABLES)
-    for codes in sorted({takes_codes(low.weights, name) for name in _inputs(op)}):
+    for codes in sorted({takes_codes(low.weights, name) for name in input_matrices(op)}):
         source = low.codes_of(op.x, op) if codes else low.at(op.x)
         stride = quantized_stride(op.x.width) if codes else float_stride(op.x.width)
         suffix = ".q8" if codes else ""

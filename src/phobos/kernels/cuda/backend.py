@@ -1,0 +1,221 @@
+"""The CUDA backend: a lowered program, its memory and its recorded passes, behind the `Backend` protocol.
+
+A pass is: the batch block to the card, one replay of the recording of its shape class, the logits back. A class is
+recorded when it first comes up. Nothing waits for the card in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from phobos.counters import CardInfo, LoadProgress
+from phobos.errors import PhobosError
+from phobos.gguf.reader import GGUF
+from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
+from phobos.kernels.cuda.cache import SlotCache, cache_bytes
+from phobos.kernels.cuda.card import Card, Launch
+from phobos.kernels.cuda.compiler import CompiledKernel, load_code
+from phobos.kernels.cuda.layout import HEADER_WORDS, KEY_TILE, Header
+from phobos.kernels.cuda.lower import Limits, Lowering, buffer_sizes, check_program
+from phobos.kernels.cuda.weights import Weight, describe_weights, fill_weights, place_weights
+from phobos.program.steps import Program, matrices_of
+from phobos.sizes import format_bytes
+
+COMPILING_SHARE = 0.4  # of the load's progress
+SPARE_BYTES = 256 << 20  # of the card's memory that the driver's own needs are left
+ROW_CLASSES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def class_of(n: int, most: int) -> int:
+    """The shape class of so many rows or outputs: the next of `ROW_CLASSES`, at most `most`; 0 for none."""
+    if n == 0:
+        return 0
+    return min(most, next((size for size in ROW_CLASSES if size >= n), most))
+
+
+def classes_up_to(most: int) -> list[int]:
+    """All shape classes of up to `most` rows."""
+    return sorted({class_of(n, most) for n in (*(c for c in ROW_CLASSES if c <= most), most)})
+
+
+def needed_bytes(program: Program, weights: dict[str, Weight], limits: BackendLimits) -> int:
+    """Bytes of the card's memory that a model takes, beside what the driver needs for itself."""
+    sizes = buffer_sizes(program, weights, (limits.max_rows, limits.max_outputs, limits.n_ctx))
+    held = sum(weight.n_bytes for weight in weights.values())
+    return held + cache_bytes(program.layers, limits.n_slots, limits.n_ctx) + sum(sizes.values())
+
+
+def describe_program(gguf: GGUF, program: Program) -> dict[str, Weight]:
+    """How every tensor of a program will be held."""
+    matrices = dict.fromkeys(name for op in program.ops for name in matrices_of(op))
+    return describe_weights(gguf, matrices, [name for name in program.weights() if name not in matrices])
+
+
+def check_fit(needed: int, card: Card) -> None:
+    """`PhobosError` in one sentence where a model does not fit."""
+    free, total = card.memory_info()
+    if needed + SPARE_BYTES > free:
+        raise PhobosError(
+            f"the model needs {format_bytes(needed)} of {card.name}, which has {format_bytes(free)} free of "
+            f"{format_bytes(total)}: use a smaller --ctx-size or --parallel, a smaller model, or --device cpu"
+        )
+
+
+class CudaBackend:
+    """A loaded program on one card. Used by the engine thread; owns the card."""
+
+    def __init__(self, program: Program, gguf: GGUF, limits: BackendLimits, card: Card, progress: Progress) -> None:
+        check_program(program)
+        self.limits = replace(limits, can_cut=True, cache_bytes=None, fork_block=KEY_TILE)
+        self.bytes_read: int | None = None
+        self._program = program
+        self._card = card
+        self._loading = LoadProgress()
+        described = describe_program(gguf, program)
+        check_fit(needed_bytes(program, described, limits), card)
+        self._weights = place_weights(card, described)
+        self.widened = tuple(w.name for w in self._weights.values() if w.widened)
+        self._cache = SlotCache(card, program.layers, limits.n_slots, limits.n_ctx)
+        kernel_limits: Limits = (limits.max_rows, limits.max_outputs, limits.n_ctx)
+        self._lowering = Lowering(program, self._weights, self._cache, card, kernel_limits)
+        self._recordings: dict[tuple[int, int], Any] = {}
+        self._load_kernels(progress)
+        self._fill(gguf, progress)
+        self._batch = card.host_memory(4 * self._lowering.batch_words).view(np.int32)
+        self._logits = card.host_memory(4 * limits.max_outputs * program.n_vocab).view(np.float32)
+        self._logits = self._logits.reshape(limits.max_outputs, program.n_vocab)
+        progress(replace(self._loading, stage="ready", fraction=1.0, detail=""))
+
+    # Loading
+
+    def launches(self, n_rows: int, n_outputs: int) -> tuple[Launch, ...]:
+        """The launches of a pass of up to so many rows and wanted outputs."""
+        return self._lowering.lower(n_rows, n_outputs)[0]
+
+    def kernel_names(self) -> list[str]:
+        """All kernels that any shape class needs."""
+        names: dict[str, None] = {}
+        outputs = classes_up_to(self.limits.max_outputs)
+        for n_rows in classes_up_to(self.limits.max_rows):
+            for n_outputs in (0, *outputs) if n_rows == 1 else (0, outputs[-1]):
+                for launch in self.launches(n_rows, n_outputs):
+                    names.setdefault(launch.kernel)
+        return list(names)
+
+    def _load_kernels(self, progress: Progress) -> None:
+        names = self.kernel_names()
+        loaded: list[CompiledKernel] = []
+
+        def report(kernel: CompiledKernel) -> None:
+            loaded.append(kernel)
+            slowest = max(loaded, key=lambda k: k.seconds)
+            self._loading = LoadProgress(
+                "compiling kernels",
+                COMPILING_SHARE * len(loaded) / len(names),
+                kernel.name.partition(":")[2],
+                kernels_total=len(names),
+                kernels_compiled=sum(not k.cached for k in loaded),
+                kernels_cached=sum(k.cached for k in loaded),
+                slowest_kernel="" if slowest.cached else slowest.name.partition(":")[2],
+                slowest_kernel_s=slowest.seconds,
+            )
+            progress(self._loading)
+
+        target = self._card.target
+        code = load_code(names, [target], report)
+        self._card.load({name: code[name, target] for name in names})
+
+    def _fill(self, gguf: GGUF, progress: Progress) -> None:
+        def report(name: str, fraction: float) -> None:
+            share = COMPILING_SHARE + (1 - COMPILING_SHARE) * fraction
+            progress(replace(self._loading, stage="packing weights", fraction=share, detail=name))
+
+        fill_weights(gguf, self._card, self._weights, report)
+
+    # Running
+
+    def run(self, batch: Batch) -> FloatArray:
+        """One pass; see `Backend.run`."""
+        n_rows, n_outputs = len(batch.tokens), len(batch.outputs)
+        limits = self.limits
+        if not 0 < n_rows <= limits.max_rows or n_outputs > limits.max_outputs:
+            raise ValueError(f"a batch of {n_rows} rows with {n_outputs} outputs does not fit {limits}")
+        if int(batch.tokens.max()) >= self._program.n_vocab or int(batch.tokens.min()) < 0:
+            raise ValueError("a token of the batch is not in the vocabulary")
+        places = batch.positions if batch.places is None else batch.places
+        shared = np.zeros(n_rows, np.int32) if batch.shared is None else batch.shared
+        last = max(int(batch.positions.max()), int(places.max()))
+        if last >= limits.n_ctx or int(batch.slots.max()) >= limits.n_slots:
+            raise ValueError("a row of the batch lies outside the cache")
+        self._batch[Header.N_ROWS], self._batch[Header.N_OUTPUTS] = n_rows, n_outputs
+        arrays = (batch.tokens, batch.positions, batch.slots, batch.outputs, places, shared)
+        for i, values in enumerate(arrays):
+            start = HEADER_WORDS + i * limits.max_rows
+            self._batch[start : start + len(values)] = values
+        recording = self._recording(class_of(n_rows, limits.max_rows), class_of(n_outputs, limits.max_outputs))
+        self._card.upload(self._lowering.batch, self._batch)
+        self._card.replay(recording)
+        logits = self._logits[:n_outputs]
+        if n_outputs:
+            self._card.download(self._lowering.at(self._program.logits), logits)
+        else:
+            self._card.synchronize()
+        return logits
+
+    def _recording(self, n_rows: int, n_outputs: int) -> Any:
+        key = (n_rows, n_outputs)
+        if key not in self._recordings:
+            self._recordings[key] = self._card.record(self.launches(n_rows, n_outputs))
+        return self._recordings[key]
+
+    def copy_rows(self, source: int, target: int, n_rows: int) -> None:
+        """See `Backend.copy_rows`."""
+        self._cache.copy(source, target, n_rows)
+
+    def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
+        """See `Backend.copy_within`."""
+        self._cache.copy_within(slot, source, target, n_rows)
+
+    def save_state(self, slot: int) -> bytes:
+        """See `Backend.save_state`: all of a slot can be cut back."""
+        return b""
+
+    def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
+        """See `Backend.restore_state`."""
+        if data:
+            raise ValueError(f"{len(data)} bytes are not the state of a slot that has none")
+
+    def save(self, slot: int, n_rows: int) -> bytes:
+        """See `Backend.save`."""
+        return self._cache.save(slot, n_rows)
+
+    def restore(self, slot: int, n_rows: int, data: bytes, n_saved: int) -> None:
+        """See `Backend.restore`."""
+        self._cache.restore(slot, n_rows, data, n_saved)
+
+    def slot_bytes(self, n_rows: int) -> int:
+        """See `Backend.slot_bytes`; on a card it is taken from the start."""
+        return self._cache.slot_bytes(n_rows)
+
+    def release(self, slot: int, keep: int = 0) -> None:
+        """See `Backend.release`. The slot's memory stays reserved on the card: nothing else could use it."""
+
+    def describe(self) -> CardInfo:
+        """See `Backend.describe`."""
+        major, minor = self._card.target
+        return CardInfo(self._card.name, "cuda", f"dp4a, compute capability {major}.{minor}", 1)
+
+    def memory(self) -> dict[str, int]:
+        """See `Backend.memory`."""
+        return {
+            "weights": sum(weight.n_bytes for weight in self._weights.values()),
+            "cache": self._cache.n_bytes,
+            "scratch": self._lowering.n_bytes,
+        }
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self._card.close()

@@ -1,0 +1,197 @@
+"""How each packed weight type is read by a thread: a block of 32 inputs as eight words of codes, and its scales.
+
+Block `index` counts through the whole matrix. `words(codes, high, index)` gives words 0 to 7; code word j times
+activation word j is a dot product of four. Then weight = scale * code + minimum, with `scales_of(scales, index)` giving
+(scale, minimum), for `halves` formats the scales of inputs 0..15 and 16..31. Codes are unsigned where `signed` is
+false. Every function is the packed twin of `gguf/quants.py`'s `dequantize`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phobos.gguf.quants import GGMLType
+from phobos.kernels.cuda.intrinsics import (
+    device,
+    half_to_float,
+    load_i8,
+    load_u8,
+    load_u16,
+    load_u32,
+    permute,
+    read_two_words,
+    read_words,
+    word_as_float,
+)
+from phobos.kernels.cuda.layout import PACKED, PackedType
+
+_LOW = np.uint32(0x0F0F0F0F)
+_FIFTH = np.uint32(0x10101010)
+_HIGH = np.uint32(0x30303030)
+_TOP = np.uint32(0x80808080)
+_THIRTY_TWO = np.uint32(0x20202020)
+_FOUR = np.uint32(4)
+
+
+class Format(NamedTuple):
+    """The readers of a packed type."""
+
+    kind: PackedType
+    words: Any
+    scales_of: Any
+    signed: bool
+    has_minimum: bool
+    halves: bool
+
+
+@device
+def _nibble_words(codes, high, index):
+    a, b, c, d = read_words(codes + 16 * index)
+    return (
+        a & _LOW, b & _LOW, c & _LOW, d & _LOW, (a >> _FOUR) & _LOW, (b >> _FOUR) & _LOW, (c >> _FOUR) & _LOW,
+        (d >> _FOUR) & _LOW,
+    )  # fmt: skip
+
+
+@device
+def _five_bit_words(codes, high, index):
+    a, b, c, d = read_words(codes + 16 * index)
+    h = load_u32(high + 4 * index)
+    return (
+        (a & _LOW) | ((h << _FOUR) & _FIFTH),
+        (b & _LOW) | ((h << np.uint32(3)) & _FIFTH),
+        (c & _LOW) | ((h << np.uint32(2)) & _FIFTH),
+        (d & _LOW) | ((h << np.uint32(1)) & _FIFTH),
+        ((a >> _FOUR) & _LOW) | (h & _FIFTH),
+        ((b >> _FOUR) & _LOW) | ((h >> np.uint32(1)) & _FIFTH),
+        ((c >> _FOUR) & _LOW) | ((h >> np.uint32(2)) & _FIFTH),
+        ((d >> _FOUR) & _LOW) | ((h >> np.uint32(3)) & _FIFTH),
+    )
+
+
+@device
+def _minus_32(code):
+    """Each byte, below 64, less 32, as a signed byte."""
+    return ((code | _TOP) - _THIRTY_TWO) ^ _TOP
+
+
+@device
+def _q6_words(codes, high, index):
+    a, b, c, d = read_words(codes + 16 * index)
+    h, g = read_two_words(high + 8 * index)
+    return (
+        _minus_32((a & _LOW) | ((h << _FOUR) & _HIGH)),
+        _minus_32((b & _LOW) | ((h << np.uint32(2)) & _HIGH)),
+        _minus_32((c & _LOW) | (h & _HIGH)),
+        _minus_32((d & _LOW) | ((h >> np.uint32(2)) & _HIGH)),
+        _minus_32(((a >> _FOUR) & _LOW) | ((g << _FOUR) & _HIGH)),
+        _minus_32(((b >> _FOUR) & _LOW) | ((g << np.uint32(2)) & _HIGH)),
+        _minus_32(((c >> _FOUR) & _LOW) | (g & _HIGH)),
+        _minus_32(((d >> _FOUR) & _LOW) | ((g >> np.uint32(2)) & _HIGH)),
+    )
+
+
+@device
+def _byte_words(codes, high, index):
+    a, b, c, d = read_words(codes + 32 * index)
+    e, f, g, h = read_words(codes + 32 * index + 16)
+    return a, b, c, d, e, f, g, h
+
+
+def _make_table_words(values):
+    """Nibbles in order through a table of 16 signed bytes, by permutes of its four words."""
+    t0, t1, t2, t3 = (
+        np.uint32(int.from_bytes(np.array(values[4 * i : 4 * i + 4], np.int8).tobytes(), "little")) for i in range(4)
+    )
+    index_bits, top_bits, straight = np.uint32(0x7777), np.uint32(0x8888), np.uint32(0x3210)
+
+    @device
+    def entries(nibbles):
+        """Bytes of the low four nibbles: both halves of the table looked up, then each byte's half chosen."""
+        selector = nibbles & index_bits
+        return permute(
+            permute(t0, t1, selector),
+            permute(t2, t3, selector),
+            straight | ((nibbles & top_bits) >> np.uint32(1)),
+        )
+
+    @device
+    def words(codes, high, index):
+        a, b, c, d = read_words(codes + 16 * index)
+        s = np.uint32(16)
+        return (
+            entries(a), entries(a >> s), entries(b), entries(b >> s), entries(c), entries(c >> s), entries(d),
+            entries(d >> s),
+        )  # fmt: skip
+
+    return words
+
+
+@device
+def _scale_only(scales, index):
+    return half_to_float(load_u16(scales + 2 * index)), np.float32(0)
+
+
+@device
+def _scale_minus_8(scales, index):
+    d = half_to_float(load_u16(scales + 2 * index))
+    return d, np.float32(-8) * d
+
+
+@device
+def _scale_minus_16(scales, index):
+    d = half_to_float(load_u16(scales + 2 * index))
+    return d, np.float32(-16) * d
+
+
+@device
+def _scale_and_minimum(scales, index):
+    both = load_u32(scales + 4 * index)
+    return half_to_float(both), half_to_float(both >> np.uint32(16))
+
+
+@device
+def _k_scales(scales, index):
+    at = scales + 20 * (index >> 3)
+    both = load_u32(at)
+    pair = load_u16(at + 4 + 2 * (index & 7))
+    d = half_to_float(both) * np.float32(pair & np.uint32(0xFF))
+    return d, np.float32(-1) * half_to_float(both >> np.uint32(16)) * np.float32(pair >> np.uint32(8))
+
+
+@device
+def _q6_scales(scales, index):
+    at = scales + 20 * (index >> 3)
+    d = half_to_float(load_u16(at + 16))
+    return d * np.float32(load_i8(at + 2 * (index & 7))), d * np.float32(load_i8(at + 2 * (index & 7) + 1))
+
+
+@device
+def _mxfp4_scales(scales, index):
+    """2 ** (byte - 128): the byte is a float's exponent, and entries of the table are doubled."""
+    return word_as_float(load_u8(scales + index) << np.uint32(23)) * np.float32(0.5), np.float32(0)
+
+
+_IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def _format(kind, words, scales_of, *, signed=False, has_minimum=True, halves=False):
+    return Format(PACKED[kind], words, scales_of, signed, has_minimum, halves)
+
+
+_T = GGMLType
+FORMATS: dict[GGMLType, Format] = {
+    _T.Q8_0: _format(_T.Q8_0, _byte_words, _scale_only, signed=True, has_minimum=False),
+    _T.Q4_0: _format(_T.Q4_0, _nibble_words, _scale_minus_8),
+    _T.Q4_1: _format(_T.Q4_1, _nibble_words, _scale_and_minimum),
+    _T.Q5_0: _format(_T.Q5_0, _five_bit_words, _scale_minus_16),
+    _T.Q5_1: _format(_T.Q5_1, _five_bit_words, _scale_and_minimum),
+    _T.Q4_K: _format(_T.Q4_K, _nibble_words, _k_scales),
+    _T.Q5_K: _format(_T.Q5_K, _five_bit_words, _k_scales),
+    _T.Q6_K: _format(_T.Q6_K, _q6_words, _q6_scales, signed=True, has_minimum=False, halves=True),
+    _T.IQ4_NL: _format(_T.IQ4_NL, _make_table_words(_IQ4_NL), _scale_only, signed=True, has_minimum=False),
+    _T.MXFP4: _format(_T.MXFP4, _make_table_words(_MXFP4), _mxfp4_scales, signed=True, has_minimum=False),
+}

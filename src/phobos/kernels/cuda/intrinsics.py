@@ -1,0 +1,226 @@
+"""What Numba lacks: memory by address, 8-bit dot products, permutes, bit casts. The only module here that writes LLVM
+IR and PTX.
+
+Addresses are int64 in global memory, words are uint32. Loads named `read_*` go past the coherent path: only for memory
+no thread writes while the kernel runs.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import cuda, types
+from numba.cuda.extending import intrinsic
+
+_I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
+_F32 = ir.FloatType()
+GLOBAL = 1  # NVVM's address space of global memory
+
+#: A device function; always inlined, so that kernels are single functions.
+device = cuda.jit(device=True, forceinline=True)
+
+
+def _pointer(builder, address, kind):
+    return builder.inttoptr(address, kind.as_pointer(GLOBAL))
+
+
+@intrinsic
+def load_f32(typingctx, address):
+    """The float at an address."""
+
+    def generate(context, builder, signature, args):
+        return builder.load(_pointer(builder, args[0], _F32))
+
+    return types.float32(types.int64), generate
+
+
+@intrinsic
+def load_i32(typingctx, address):
+    """The int32 at an address, widened."""
+
+    def generate(context, builder, signature, args):
+        return builder.sext(builder.load(_pointer(builder, args[0], _I32)), _I64)
+
+    return types.int64(types.int64), generate
+
+
+def _make_narrow_load(kind, widen):
+    @intrinsic
+    def load(typingctx, address):
+        def generate(context, builder, signature, args):
+            return getattr(builder, widen)(builder.load(_pointer(builder, args[0], kind)), _I32)
+
+        return (types.uint32 if widen == "zext" else types.int32)(types.int64), generate
+
+    return load
+
+
+load_u8 = _make_narrow_load(_I8, "zext")
+load_i8 = _make_narrow_load(_I8, "sext")
+load_u16 = _make_narrow_load(_I16, "zext")
+
+
+@intrinsic
+def load_u32(typingctx, address):
+    """The word at an address."""
+
+    def generate(context, builder, signature, args):
+        return builder.load(_pointer(builder, args[0], _I32))
+
+    return types.uint32(types.int64), generate
+
+
+@intrinsic
+def store_f32(typingctx, address, value):
+    """Store a float."""
+
+    def generate(context, builder, signature, args):
+        builder.store(args[1], _pointer(builder, args[0], _F32))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), generate
+
+
+@intrinsic
+def store_i32(typingctx, address, value):
+    """Store the low 32 bits of an int64."""
+
+    def generate(context, builder, signature, args):
+        builder.store(builder.trunc(args[1], _I32), _pointer(builder, args[0], _I32))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def store_i8(typingctx, address, value):
+    """Store the low 8 bits of an int32."""
+
+    def generate(context, builder, signature, args):
+        builder.store(builder.trunc(args[1], _I8), _pointer(builder, args[0], _I8))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int32), generate
+
+
+@intrinsic
+def store_f16(typingctx, address, value):
+    """Store a float rounded to a half."""
+
+    def generate(context, builder, signature, args):
+        half = builder.fptrunc(args[1], ir.HalfType())
+        builder.store(builder.bitcast(half, _I16), _pointer(builder, args[0], _I16))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), generate
+
+
+def _make_assembly(text, constraints, result, *operands, side_effect=False):
+    """An intrinsic of one PTX instruction; several results come as a tuple."""
+    llvm_of = {types.uint32: _I32, types.int32: _I32, types.int64: _I64, types.float32: _F32}
+    several = isinstance(result, types.UniTuple)
+    parts = [llvm_of[result.dtype]] * result.count if several else [llvm_of[result]]
+    function = ir.FunctionType(
+        ir.LiteralStructType(parts) if several else parts[0], [llvm_of[operand] for operand in operands]
+    )
+    signature = result(*operands)
+
+    def generate(context, builder, signature, args):
+        value = builder.call(ir.InlineAsm(function, text, constraints, side_effect=side_effect), args)
+        if not several:
+            return value
+        values = [builder.extract_value(value, i) for i in range(result.count)]
+        return context.make_tuple(builder, signature.return_type, values)
+
+    return signature, generate
+
+
+@intrinsic
+def read_words(typingctx, address):
+    """Four words from a multiple of 16, not kept in the first cache: for weights, which are read once."""
+    return _make_assembly(
+        "ld.global.nc.L1::no_allocate.v4.u32 {$0,$1,$2,$3}, [$4];",
+        "=r,=r,=r,=r,l", types.UniTuple(types.uint32, 4), types.int64,
+    )  # fmt: skip
+
+
+@intrinsic
+def read_two_words(typingctx, address):
+    """Two words from a multiple of 8, not kept in the first cache."""
+    return _make_assembly(
+        "ld.global.nc.L1::no_allocate.v2.u32 {$0,$1}, [$2];", "=r,=r,l", types.UniTuple(types.uint32, 2), types.int64
+    )
+
+
+@intrinsic
+def read_shared_words(typingctx, address):
+    """Four words from a multiple of 16, kept in the first cache: for what neighbours read too."""
+    return _make_assembly(
+        "ld.global.nc.v4.u32 {$0,$1,$2,$3}, [$4];", "=r,=r,=r,=r,l", types.UniTuple(types.uint32, 4), types.int64
+    )
+
+
+@intrinsic
+def read_floats(typingctx, address):
+    """Four floats from a multiple of 16, kept in the first cache."""
+    return _make_assembly(
+        "ld.global.nc.v4.f32 {$0,$1,$2,$3}, [$4];", "=f,=f,=f,=f,l", types.UniTuple(types.float32, 4), types.int64
+    )
+
+
+@intrinsic
+def read_two_floats(typingctx, address):
+    """Two floats from a multiple of 8, kept in the first cache."""
+    return _make_assembly(
+        "ld.global.nc.v2.f32 {$0,$1}, [$2];", "=f,=f,l", types.UniTuple(types.float32, 2), types.int64
+    )
+
+
+@intrinsic
+def dot4_unsigned(typingctx, total, codes, values):
+    """total + the dot product of four unsigned by four signed bytes."""
+    return _make_assembly(
+        "dp4a.u32.s32 $0, $2, $3, $1;", "=r,r,r,r", types.int32, types.int32, types.uint32, types.uint32
+    )
+
+
+@intrinsic
+def dot4_signed(typingctx, total, codes, values):
+    """total + the dot product of four signed by four signed bytes."""
+    return _make_assembly(
+        "dp4a.s32.s32 $0, $2, $3, $1;", "=r,r,r,r", types.int32, types.int32, types.uint32, types.uint32
+    )
+
+
+@intrinsic
+def permute(typingctx, low, high, selector):
+    """Four bytes chosen from eight by the low four nibbles of `selector`, each 0 to 7."""
+    return _make_assembly(
+        "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", types.uint32, types.uint32, types.uint32, types.uint32
+    )
+
+
+@intrinsic
+def round_to_int(typingctx, value):
+    """The nearest int32, halves to even."""
+    return _make_assembly("cvt.rni.s32.f32 $0, $1;", "=r,f", types.int32, types.float32)
+
+
+@intrinsic
+def half_to_float(typingctx, bits):
+    """The value of the half in the low 16 bits of a word."""
+
+    def generate(context, builder, signature, args):
+        half = builder.bitcast(builder.trunc(args[0], _I16), ir.HalfType())
+        return builder.fpext(half, _F32)
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic
+def word_as_float(typingctx, word):
+    """The float with these bits."""
+
+    def generate(context, builder, signature, args):
+        return builder.bitcast(args[0], _F32)
+
+    return types.float32(types.uint32), generate

@@ -1,0 +1,109 @@
+"""Where things lie in a card's memory: the numbers that packing, kernels and lowering share. No Numba here.
+
+Packed weights. A matrix is up to three *planes*, each row after row, blocks of 32 inputs in order: code bytes (16 or 32
+a block), further bits of the codes, scales. So the eight threads that share a row read neighbouring 16 bytes.
+
+Code word j of a block holds inputs 4j to 4j+3, a byte each. Four-bit codes lie as words 0 to 3 in the low and words 4
+to 7 in the high halves of 16 bytes; types whose codes stand for entries of a table have theirs in order instead, four
+nibbles a word. A fifth bit: bit j of byte i of the block's word is that of input 4j + i. Fifth and sixth: bits 2j and
+2j+1 of byte i of the first word are those of input 4j + i, of the second word those of input 16 + 4j + i.
+
+Quantized activations. A row is one record: `n_in` int8 codes, then for each block of 32 a float scale and that scale
+times the sum of the block's codes.
+
+Cached keys. Tiles of `KEY_TILE` positions: for every 8 dimensions the 8 halves of each of the tile's positions. Cached
+values: a row of halves a position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from phobos.gguf.quants import GGMLType
+
+BLOCK = 32  # activations that share a scale
+PARTS = 8  # threads that share a row of weights: part p sums blocks p, p + 8, ...
+WARP = 32
+THREADS = 128  # of a block of threads, but for the norms
+NORM_THREADS = 256
+ROWS_OF_BLOCK = THREADS // PARTS  # outputs a block of threads computes
+ROW_TILE = 8  # rows of activations a product takes at once; buffers hold whole tiles
+KEY_TILE = 32  # positions whose keys lie together: one a lane
+SPAN = 128  # keys attention walks from a fresh state, at least
+MAX_SPANS = 256
+SPLIT_ROWS = 8  # up to this many rows, attention spreads spans over the card
+QUERIES = 8  # queries a block of threads answers, a warp each
+LINE = 256  # where pieces of memory begin
+MAX_EXPERTS = 1024
+
+
+@dataclass(frozen=True)
+class PackedType:
+    """A type's planes: bytes of codes and of further bits a block of 32, and of scales a block of `scaled` inputs.
+    `values` inputs a block of the file's type. Float types are one plane, of `code_bytes` a value."""
+
+    name: str
+    values: int
+    code_bytes: int
+    high_bytes: int = 0
+    scale_bytes: int = 0
+    scaled: int = BLOCK
+    is_float: bool = False
+
+
+PACKED: dict[GGMLType, PackedType] = {
+    GGMLType.Q8_0: PackedType("q8_0", 32, 32, 0, 2),
+    GGMLType.Q4_0: PackedType("q4_0", 32, 16, 0, 2),
+    GGMLType.Q4_1: PackedType("q4_1", 32, 16, 0, 4),
+    GGMLType.Q5_0: PackedType("q5_0", 32, 16, 4, 2),
+    GGMLType.Q5_1: PackedType("q5_1", 32, 16, 4, 4),
+    GGMLType.Q4_K: PackedType("q4_k", 256, 16, 0, 20, 256),
+    GGMLType.Q5_K: PackedType("q5_k", 256, 16, 4, 20, 256),
+    GGMLType.Q6_K: PackedType("q6_k", 256, 16, 8, 20, 256),
+    GGMLType.IQ4_NL: PackedType("iq4_nl", 32, 16, 0, 2),
+    GGMLType.MXFP4: PackedType("mxfp4", 32, 16, 0, 1),
+    GGMLType.F32: PackedType("f32", 1, 4, is_float=True),
+    GGMLType.F16: PackedType("f16", 1, 2, is_float=True),
+    GGMLType.BF16: PackedType("bf16", 1, 2, is_float=True),
+}
+
+
+class Header(IntEnum):
+    """Word indices (int32) of the head of the block that every pass begins by sending to the card; the arrays follow,
+    each `max_rows` long, in this order: tokens, positions, slots, outputs, places, shared."""
+
+    N_ROWS = 0
+    N_OUTPUTS = 1
+
+
+HEADER_WORDS = 64
+N_ARRAYS = 6
+
+
+def round_up(n: int, unit: int) -> int:
+    """The next multiple of `unit`."""
+    return -(-n // unit) * unit
+
+
+def quantized_stride(width: int) -> int:
+    """Bytes of one row of quantized activations."""
+    return round_up(width + 8 * (width // BLOCK), 16)
+
+
+def plane_bytes(kind: PackedType, n_out: int, n_in: int) -> tuple[int, int, int]:
+    """Bytes of each plane of a matrix [n_out, n_in]."""
+    if kind.is_float:
+        return n_out * n_in * kind.code_bytes, 0, 0
+    n_blocks = n_out * (n_in // BLOCK)
+    return n_blocks * kind.code_bytes, n_blocks * kind.high_bytes, n_out * (n_in // kind.scaled) * kind.scale_bytes
+
+
+def packed_bytes(kind: PackedType, n_out: int, n_in: int) -> int:
+    """Bytes of a packed matrix [n_out, n_in], its planes each from a new line on."""
+    return sum(round_up(n, LINE) for n in plane_bytes(kind, n_out, n_in))
+
+
+def span_of(n_ctx: int) -> int:
+    """Keys of a span: one number for all passes of a load."""
+    return max(SPAN, round_up(-(-n_ctx // MAX_SPANS), KEY_TILE))
