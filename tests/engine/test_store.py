@@ -264,6 +264,24 @@ def test_conversations_go_on_after_a_restart(restart: Callable[..., Any], can_cu
     assert again.counters.cache.files_read == 4
 
 
+def test_a_smaller_context_after_a_restart(restart: Callable[..., Any]) -> None:
+    text = restart().ask("a" * 150, max_tokens=8).text
+    small = restart(n_ctx=100)
+    assert cached(small.ask("a" * 60 + "b", max_tokens=2)) == 61
+    assert restart().ask("a" * 150, max_tokens=8).text == text
+
+
+def test_contents_that_do_not_fit_are_deleted(
+    restart: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = restart().ask("a" * 60, max_tokens=8).text
+    again = restart()
+    monkeypatch.setattr(again.backend, "restore", lambda *arguments: (_ for _ in ()).throw(ValueError("odd")))
+    reply = again.ask("a" * 60, max_tokens=8)
+    assert (reply.text, cached(reply)) == (text, 0)
+    assert list((tmp_path / "slots" / KEPT_FOLDER).iterdir()) == []
+
+
 def test_they_are_written_while_nothing_runs(restart: Callable[..., Any], tmp_path: Path) -> None:
     bench = restart()
     bench.ask("a" * 60, max_tokens=8)

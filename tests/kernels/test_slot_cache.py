@@ -96,7 +96,7 @@ def test_cutting_back_leaves_what_is_kept() -> None:
         assert cache.n_bytes == cache.slot_bytes(n_rows)
 
 
-@pytest.mark.parametrize(("n_rows", "n_saved"), [(10, 11), (12, 11), (-1, 10), (10, 9)])
+@pytest.mark.parametrize(("n_rows", "n_saved"), [(10, 11), (12, 11), (-1, 10), (10, 9), (701, 701)])
 def test_what_does_not_fit_is_refused(n_rows: int, n_saved: int) -> None:
     cache = SlotCache(LAYERS, 1, N_CTX)
     fill(cache, 0, 10)

@@ -136,11 +136,15 @@ class Residency:
         if found is None:
             return ReusePlan(plan.slot, 0, None)
         entry, n_reused = found
-        contents = self._store.read(entry) if self._store and isinstance(entry, Kept) else entry
-        if not isinstance(contents, Archived) or not self._put_back(plan.slot, contents, n_reused):
+        n_rows = n_reused if self._backend.limits.can_cut else len(entry.tokens)
+        if not self._give_way({plan.slot: n_rows}):
             return ReusePlan(plan.slot, 0, None)
-        if n_reused >= len(contents.tokens) - 1:  # it goes on in the slot
-            self._archive.drop(contents)
+        contents = self._store.read(entry) if self._store and isinstance(entry, Kept) else entry
+        is_back = isinstance(contents, Archived) and self._put_back(plan.slot, contents, n_rows)
+        if not is_back or n_reused >= len(entry.tokens) - 1:  # it is of no use, or goes on in the slot
+            self._drop(entry, of_no_use=not is_back)
+        if not is_back:
+            return ReusePlan(plan.slot, 0, None)
         self._n_restored += 1
         self._n_tokens_restored += n_reused
         return ReusePlan(plan.slot, n_reused, None)
@@ -155,21 +159,23 @@ class Residency:
         self._give_way({slot: n_places})
         return True
 
-    def _put_back(self, slot: int, contents: Archived, n_reused: int) -> bool:
-        """Make an empty slot hold the first `n_reused` tokens, or all where they cannot be cut; whether it worked."""
-        n_saved = len(contents.tokens)
-        n_rows = n_reused if self._backend.limits.can_cut else n_saved
-        if not self._give_way({slot: n_rows}):
-            return False
+    def _put_back(self, slot: int, contents: Archived, n_rows: int) -> bool:
+        """Make an empty slot hold the first `n_rows` tokens; whether it worked."""
         try:
-            self._backend.restore(slot, n_rows, contents.data, n_saved)
-        except ValueError:
-            log.exception("a kept conversation could not be put back")
-            self._archive.drop(contents)
+            self._backend.restore(slot, n_rows, contents.data, len(contents.tokens))
+        except ValueError as error:
+            log.warning("a kept conversation could not be put back: %s", error)
             self._backend.release(slot)
             return False
         self._slots.put(slot, contents.tokens[:n_rows], contents.states)
         return True
+
+    def _drop(self, entry: Archived | Kept, *, of_no_use: bool) -> None:
+        """Forget an entry; a file only if it is of no use, for it outlives what is in memory."""
+        if isinstance(entry, Archived):
+            self._archive.drop(entry)
+        elif self._store is not None and of_no_use:
+            self._store.drop(entry)
 
     # By name
 
@@ -185,7 +191,8 @@ class Residency:
         if len(contents.tokens) > self._backend.limits.n_ctx:
             return False
         self._evict(slot)
-        return self._put_back(slot, contents, len(contents.tokens))
+        n_rows = len(contents.tokens)
+        return self._give_way({slot: n_rows}) and self._put_back(slot, contents, n_rows)
 
     def erase(self, slot: int) -> int:
         """Empty an idle slot; how many tokens it held."""
@@ -211,6 +218,8 @@ class Residency:
         """Write what is not on the disk yet, if it may be trusted, and let the disk go."""
         if self._store is None:
             return
+        if save and self._unsaved() is not None:
+            log.info("keeping conversations in %s", self._store.folder.path)
         try:
             self._store.wait()
             while save and self._store.can_write and (unsaved := self._unsaved()) is not None:

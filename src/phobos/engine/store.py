@@ -165,7 +165,7 @@ class Store:
             os.utime(kept.path)
         except (FileError, OSError) as error:
             log.warning("%s: deleted", error)
-            self._drop(kept)
+            self.drop(kept)
             return None
         with self._lock:
             if kept in self._kept:
@@ -213,11 +213,12 @@ class Store:
             self._kept.append(Kept(path, contents.tokens, tuple(contents.states), n_bytes))
             self.n_written += 1
         for kept in shorter:
-            self._drop(kept)
+            self.drop(kept)
         while len(self._kept) > 1 and self.n_bytes > self.bound_bytes:
-            self._drop(self._kept[0])
+            self.drop(self._kept[0])
 
-    def _drop(self, kept: Kept) -> None:
+    def drop(self, kept: Kept) -> None:
+        """Forget a file and delete it."""
         with self._lock:
             if kept in self._kept:
                 self._kept.remove(kept)

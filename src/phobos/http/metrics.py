@@ -147,7 +147,8 @@ class _Collector:
             held = sum(slot.n_tokens for slot in now.slots)
             room = now.model.n_ctx * max(1, len(now.slots))
             yield GaugeMetricFamily("phobos_kv_tokens", "Tokens the slots hold", value=held)
-            yield GaugeMetricFamily("phobos_kv_usage_ratio", "Share of the cache in use", value=held / room)
+            share = held / room if now.cache is None else now.cache.held_bytes / max(1, now.cache.bound_bytes)
+            yield GaugeMetricFamily("phobos_kv_usage_ratio", "Share of the cache in use", value=share)
         if now.cache is not None:
             yield from _cache_families(now.cache)
 

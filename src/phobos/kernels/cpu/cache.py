@@ -127,7 +127,7 @@ class SlotCache:
     def restore(self, slot: int, n_rows: int, data: bytes, n_saved: int) -> None:
         """Of `n_saved` saved positions the first `n_rows`."""
         shapes = [(region.n_heads, region.used_bytes(n_saved)) for region in self._regions]
-        if not 0 <= n_rows <= n_saved <= self._n_ctx or len(data) != sum(heads * used for heads, used in shapes):
+        if not 0 <= n_rows <= min(n_saved, self._n_ctx) or len(data) != sum(heads * used for heads, used in shapes):
             raise ValueError(f"{len(data)} bytes are not the state of {n_saved} positions")
         start = 0
         for part, shape in zip(self._parts(slot, n_rows), shapes, strict=True):

@@ -77,12 +77,16 @@ def memory_parts(snapshot: Snapshot, palette: Palette) -> list[Part]:
 
 
 def context_fill(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
-    """One line: how much of all slots' context is filled; nothing without slots."""
-    model, slots = snapshot.model, snapshot.slots
+    """One line: how much of what all slots may hold is filled; nothing without slots."""
+    model, slots, cache = snapshot.model, snapshot.slots, snapshot.cache
     if model is None or not slots or model.n_ctx <= 0:
         return []
-    held, room = sum(slot.n_tokens for slot in slots), model.n_ctx * len(slots)
-    value = f" {whole_text(held)} / {whole_text(room)}"
+    if cache is not None and cache.bound_bytes > 0:
+        held, room = cache.held_bytes, cache.bound_bytes
+        value = f" {bytes_text(held)} / {bytes_text(room)}"
+    else:
+        held, room = sum(slot.n_tokens for slot in slots), model.n_ctx * len(slots)
+        value = f" {whole_text(held)} / {whole_text(room)}"
     label, share = "context ", f" {share_text(held / room)}"
     if width < len(label) + len(value) + 10:
         value = share
