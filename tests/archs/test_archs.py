@@ -103,6 +103,13 @@ def test_missing_and_wrong_metadata(tmp_path: Path) -> None:
         build(tmp_path, {**metadata, "llama.block_count": "two"}, weights)
 
 
+@pytest.mark.parametrize("count", [0, np.zeros(0, np.int32), np.zeros(2, np.int32)])
+def test_a_model_without_heads_is_refused(tmp_path: Path, count: object) -> None:
+    _, metadata, weights = parts("llama")
+    with pytest.raises(UnsupportedModelError, match=r"llama\.attention\.head_count is 0: a model without attention"):
+        build(tmp_path, {**metadata, "llama.attention.head_count": count}, weights)
+
+
 def test_an_unknown_rope_scaling_is_refused(tmp_path: Path) -> None:
     _, metadata, weights = parts("llama")
     with pytest.raises(UnsupportedModelError, match="rope scaling 'spiral'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phobos.errors import UnsupportedModelError
 from phobos.gguf.reader import GGUF
 from phobos.program.blocks import Heads
 from phobos.program.rope import Rope, read_rope
@@ -37,7 +38,9 @@ def read_shape(
     stand in for keys that hold a number for each block; the largest counts where not given."""
     a = gguf.architecture
     n_embd = gguf.get_int(f"{a}.embedding_length")
-    n_heads = gguf.get_int(f"{a}.attention.head_count")
+    n_heads = max(gguf.get_ints(f"{a}.attention.head_count"), default=0)
+    if n_heads < 1:
+        raise UnsupportedModelError(f"the file says {a}.attention.head_count is {n_heads}: a model without attention")
     k_dim = gguf.get_int(f"{a}.attention.key_length", n_embd // n_heads)
     rms_key = f"{a}.attention.layer_norm_rms_epsilon"
     eps = gguf.get_float(rms_key if rms_key in gguf.metadata else f"{a}.attention.layer_norm_epsilon")
@@ -45,13 +48,15 @@ def read_shape(
     return Shape(
         n_layers=gguf.get_int(f"{a}.block_count"),
         n_embd=n_embd,
-        n_ff=max(gguf.get_ints(f"{a}.feed_forward_length", [0])) if n_ff is None else n_ff,
+        n_ff=max(gguf.get_ints(f"{a}.feed_forward_length", [0]), default=0) if n_ff is None else n_ff,
         n_vocab=gguf.tensors["token_embd.weight"].shape[0],
         n_ctx=gguf.get_int(f"{a}.context_length"),
         eps=eps,
         heads=Heads(
             n_heads,
-            max(gguf.get_ints(f"{a}.attention.head_count_kv", [n_heads])) if n_kv_heads is None else n_kv_heads,
+            max(gguf.get_ints(f"{a}.attention.head_count_kv", [n_heads]), default=0)
+            if n_kv_heads is None
+            else n_kv_heads,
             k_dim,
             gguf.get_int(f"{a}.attention.value_length", k_dim),
             file_scale or scale or k_dim**-0.5,
