@@ -21,6 +21,7 @@ class PtxCard:
     def __init__(self, n_bytes: int = 64 << 20, *, counts: bool = False) -> None:
         self.name = "PTX machine"
         self.target = TARGET
+        self.bandwidth_gbs: float | None = None
         self.memory = Memory(n_bytes)
         self.traffic: dict[str, Traffic] = {}
         self._counts = counts

@@ -97,6 +97,8 @@ def _open_on_card(
         backend = CudaBackend(program, gguf, limits, card, progress)
     except BaseException as error:
         card.close()
+        if settings.device != "auto" and isinstance(error, MemoryError):
+            raise PhobosError(f"{error}: use a smaller --ctx-size or --parallel, or --device cpu") from error
         if settings.device != "auto" or not isinstance(error, PhobosError | MemoryError):
             raise
         logger.warning("the CPU computes: %s", error)

@@ -15,6 +15,7 @@ from phobos.counters import CardInfo, LoadProgress
 from phobos.errors import PhobosError
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
+from phobos.kernels.cpu.report import print_memory, reports_memory
 from phobos.kernels.cuda.cache import SlotCache, cache_bytes
 from phobos.kernels.cuda.card import Card, Launch
 from phobos.kernels.cuda.compiler import CompiledKernel, load_code
@@ -87,6 +88,9 @@ class CudaBackend:
         self._batch = card.host_memory(4 * self._lowering.batch_words).view(np.int32)
         self._logits = card.host_memory(4 * limits.max_outputs * program.n_vocab).view(np.float32)
         self._logits = self._logits.reshape(limits.max_outputs, program.n_vocab)
+        self._n_passes, self._reports_memory = 0, reports_memory()
+        if self._reports_memory:
+            print_memory("after loading", self.memory())
         progress(replace(self._loading, stage="ready", fraction=1.0, detail=""))
 
     # Loading
@@ -163,6 +167,9 @@ class CudaBackend:
             self._card.download(self._lowering.at(self._program.logits), logits)
         else:
             self._card.synchronize()
+        self._n_passes += 1
+        if self._reports_memory:
+            print_memory(f"after pass {self._n_passes} of {n_rows} rows", self.memory())
         return logits
 
     def _recording(self, n_rows: int, n_outputs: int) -> Any:
@@ -205,8 +212,8 @@ class CudaBackend:
 
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""
-        major, minor = self._card.target
-        return CardInfo(self._card.name, "cuda", f"dp4a, compute capability {major}.{minor}", 1)
+        features = "dp4a, compute capability {}.{}".format(*self._card.target)
+        return CardInfo(self._card.name, "cuda", features, 1, self._card.bandwidth_gbs)
 
     def memory(self) -> dict[str, int]:
         """See `Backend.memory`."""

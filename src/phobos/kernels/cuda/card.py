@@ -20,7 +20,7 @@ from phobos.errors import PhobosError
 from phobos.kernels.cuda.compiler import CompiledKernel, CompileTarget, entry_name
 
 Bytes = npt.NDArray[np.uint8]
-LEAST_CAPABILITY: CompileTarget = (7, 5)  # the oldest the toolkit compiles for
+LEAST_CAPABILITY: CompileTarget = (8, 0)  # the oldest that kernels are checked for
 INSTALL = "pip install 'phobos[cuda]'"
 
 
@@ -44,6 +44,7 @@ class Card(Protocol):
 
     name: str
     target: CompileTarget
+    bandwidth_gbs: float | None  # of its memory, as its clock and width say
 
     def memory_info(self) -> tuple[int, int]:
         """(free, total) bytes."""
@@ -138,6 +139,9 @@ class NvidiaCard:
             self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         )
         self.n_processors = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        clock_khz = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)
+        width_bits = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)
+        self.bandwidth_gbs: float | None = 2e3 * clock_khz * width_bits / 8 / 1e9 or None  # twice a clock
         if self.target < LEAST_CAPABILITY:
             raise CardError(
                 f"{self.name} has compute capability {self.target[0]}.{self.target[1]} and Phobos needs "
