@@ -14,6 +14,7 @@ from family_models import FAMILIES, write_family_model
 from golden.values import find_model
 from phobos.archs import build_program
 from phobos.commands.inspect import summary
+from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.inspection import inspect_file
@@ -44,6 +45,21 @@ def test_parts_are_what_the_backend_takes(tmp_path: Path, recipe: str, kinds: tu
             backend.close()
     for name, n_bytes in held.items():
         assert planned[name] == pytest.approx(n_bytes, rel=0.05, abs=200_000), name
+
+
+def test_conversations_share_what_the_cache_may_take(tmp_path: Path) -> None:
+    path = write_tiny_model(RECIPES["llama"], tmp_path / "m.gguf")
+    settings = EngineSettings(path, n_ctx=1024, n_slots=8, n_threads=2, archive_bytes=7000)
+    whole = make_plan(settings)
+    bound = 2 * 1024 * whole.cache_bytes_per_token
+    shared = make_plan(replace(settings, cache_bytes=bound))
+    assert whole.total_bytes - shared.total_bytes == 6 * 1024 * whole.cache_bytes_per_token
+    (cache,) = [part for part in shared.parts if part.name == "cache"]
+    assert cache.n_bytes == bound and cache.why.startswith("up to 2048 tokens of 8 conversations together")
+    assert (shared.max_ctx, shared.archive_bytes) == (1536, 7000)
+    assert make_plan(replace(settings, prefix_cache=False)).archive_bytes == 0
+    with pytest.raises(UsageError, match=r"--cache-memory 1\.02 kB is less than one context of 1024 tokens takes"):
+        make_plan(replace(settings, cache_bytes=1024))
 
 
 def test_a_draft_model_is_a_part_of_the_plan(tmp_path: Path) -> None:
