@@ -25,7 +25,17 @@ from llama_server_cases import find_reason
 
 MODEL = "PHOBOS_SERVER_TESTS_MODEL"
 # llama-server's flags that have no meaning here: those with a value, and those without.
-WITH_VALUE = {"--hf-repo", "--hf-file", "--model", "--model-url", "--tags", "-fa", "--reasoning-format", "--pooling"}
+WITH_VALUE = {
+    "--hf-repo",
+    "--hf-file",
+    "--model",
+    "--model-url",
+    "--tags",
+    "-fa",
+    "--reasoning-format",
+    "--reasoning",
+    "--pooling",
+}
 WITHOUT = {"--offline", "--slots", "--no-slots", "--jinja", "--no-jinja", "--cont-batching", "--no-ui", "--verbose"}
 WITHOUT |= {"--embedding", "--reranking", "--kv-unified", "--swa-full", "--no-mmproj", "--no-models-autoload"}
 
