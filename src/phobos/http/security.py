@@ -78,11 +78,11 @@ class Guard:
         if origin is None:
             return ()
         if self.any_origin:
-            return (("access-control-allow-origin", "*"), ("access-control-expose-headers", EXPOSED_HEADERS))
+            return (("Access-Control-Allow-Origin", "*"), ("access-control-expose-headers", EXPOSED_HEADERS))
         if not self.knows_origin(origin):
             return (("vary", "Origin"),)
         return (
-            ("access-control-allow-origin", origin),
+            ("Access-Control-Allow-Origin", origin),
             ("access-control-expose-headers", EXPOSED_HEADERS),
             ("vary", "Origin"),
         )

@@ -66,7 +66,7 @@ def answer_metrics(generations: Generations, counters: Counters) -> Response:
     with_llamacpp = generations.settings.metrics_llamacpp
     text = render_metrics(generations.metrics, generations.admission, snapshot, with_llamacpp=with_llamacpp)
     started = round(time.time() - (snapshot.taken_s - snapshot.started_s))
-    return Response(200, text, METRICS_TYPE, (("process-start-time-unix", str(started)),) if with_llamacpp else ())
+    return Response(200, text, METRICS_TYPE, (("Process-Start-Time-Unix", str(started)),) if with_llamacpp else ())
 
 
 def describe_model(generations: Generations, model: ServedModel) -> dict[str, Any]:
