@@ -139,8 +139,9 @@ def float_stride(width: int) -> int:
 
 
 def thread_scratch_bytes(max_rows: int) -> int:
-    """Bytes of a thread's scratch: a product keeps 2 groups of 16 sums a row beside what does not grow with them."""
-    return SCRATCH_BYTES + 128 * round_up(max_rows, ROW_UNIT)
+    """Bytes of a thread's scratch: a product keeps 2 groups of 16 sums a row, a gated one 16 values more, beside what
+    does not grow with the rows."""
+    return SCRATCH_BYTES + 192 * round_up(max_rows, ROW_UNIT)
 
 
 def packed_bytes(kind: PackedType, n_out: int, n_in: int) -> int:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from phobos.kernels.activations import find_float_readers
-from phobos.kernels.cpu import mixtures, recurrent
+from phobos.kernels.cpu import fusion, mixtures, recurrent
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.layout import (
     BLOCK,
@@ -115,21 +114,7 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
                 sizes[name] = max(sizes.get(name, 0), n_bytes)
         if isinstance(op, RopeTable):
             sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
-    return sizes | dict.fromkeys(_unstored(program, weights, sizes), 0)
-
-
-def float_readers(program: Program, weights: Mapping[str, Weight]) -> set[str]:
-    """Buffers whose floats some op needs."""
-    return find_float_readers(program, lambda name: mixtures.takes_codes(weights, name))
-
-
-def _unstored(program: Program, weights: Mapping[str, Weight], sizes: Mapping[str, int]) -> set[str]:
-    """Buffers whose floats are never written: all that makes them quantizes at once, and only codes are read."""
-    stored = float_readers(program, weights)
-    for op in program.ops:
-        if not (isinstance(op, LayerNorm | Glu | Activate) or (isinstance(op, RmsNorm) and op.residual is None)):
-            stored |= writes_of(op)
-    return {b.name for b in program.buffers if b.name + ".q8" in sizes and b.width % BLOCK == 0} - stored
+    return sizes | dict.fromkeys(fusion.find_unstored(program, weights), 0)
 
 
 class Lowering:
@@ -154,7 +139,8 @@ class Lowering:
         self._launches: list[Launch] = []
         self._quantized: set[str] = set()  # buffers whose quantized copy is fresh
         self._n_spans = round_up(limits.n_ctx, SPAN) // SPAN
-        self._float_readers = float_readers(program, weights)
+        self._coded = fusion.find_coded(program, weights)
+        self._gated_products = fusion.find_gated_products(program, weights)
         sizes = buffer_sizes(program, weights, limits)
         self.arena = Arena(sum(round_up(n, LINE) for n in sizes.values()) + LINE * (8 * len(program.ops) + 4))
         self.addresses = {name: self.arena.take(n) for name, n in sizes.items()}
@@ -189,15 +175,11 @@ class Lowering:
         self._launches.append(Launch(kernel, arguments, reads, writes, op))
         self._quantized -= writes
 
-    def _is_read_as_codes(self, out: Buffer) -> bool:
-        """Whether only the quantized copy of a buffer is read, so that its floats need not be stored."""
-        return out.name not in self._float_readers and out.width % BLOCK == 0 and out.name + ".q8" in self.addresses
-
     def _emit_producer(
         self, kernel: str, op: RmsNorm | LayerNorm | Glu | Activate, arguments: tuple[int | float, ...]
     ) -> None:
         """Emit an op that has a fused twin: quantizing where only codes are read, else plain."""
-        if self._is_read_as_codes(op.out):
+        if op.out.name in self._coded:
             self._emit_codes(f"{kernel}_quantize", arguments, op, reads_of(op), op.out)
         else:
             self.emit(kernel, (self.at(op.out), *arguments), op, reads=reads_of(op), writes=writes_of(op))
@@ -223,7 +205,13 @@ class Lowering:
 
     def lower(self) -> tuple[Launch, ...]:
         """All launches of a pass, barriers placed."""
-        for op in self._program.ops:
+        done: set[int] = set()
+        for i, op in enumerate(self._program.ops):
+            if i in self._gated_products:
+                self._gated_product(self._gated_products[i])
+                done |= {i, i + 1, i + 2}
+            if i in done:
+                continue
             match op:
                 case Embed():
                     self._embed(op)
@@ -263,6 +251,18 @@ class Lowering:
                 case Splice() | Add() | AddPosition() | Temper():
                     self._columns(op)
         return place_barriers(self._launches)
+
+    def _gated_product(self, product: fusion.GatedProduct) -> None:
+        gate, up, glu = product.gate, product.up, product.glu
+        kind = self.weights[gate.weight].kind
+        assert kind is not None
+        x = self.codes_of(gate.x, gate)
+        arguments = (
+            x, self._matrix_at(gate), self._matrix_at(up), self.count_at(glu.out), self.header, self.new_work(),
+            glu.out.width, gate.x.width,
+        )  # fmt: skip
+        reads = frozenset({gate.x.name + ".q8"})
+        self._emit_codes(f"gated:gated_{kind.name}_{glu.activation}", arguments, gate, reads, glu.out)
 
     def _glu(self, op: Glu) -> None:
         arguments = (self.at(op.gate), self.at(op.up), self.count_at(op.out), op.out.width)
@@ -380,7 +380,7 @@ class Lowering:
         rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
         head = (self.at(op.x), self.weight_at(op.weight))
         tail = (rows_of, self.count_at(op.out), op.x.width, float(op.eps))
-        if op.residual is None and self._is_read_as_codes(op.out):
+        if op.residual is None and op.out.name in self._coded:
             self._emit_codes("norm:rms_norm_quantize", (*head, *tail), op, reads_of(op), op.out)
             return
         residual = self.at(op.residual) if op.residual is not None else 0
@@ -392,11 +392,9 @@ class Lowering:
         assert weight.kind is not None
         codes = mixtures.takes_codes(self.weights, op.weight)
         x = self.codes_of(op.x, op) if codes else self.at(op.x)
-        first_group = op.first_row // GROUP
-        matrix = weight.address + first_group * packed_bytes(weight.kind, GROUP, op.x.width)
         bias = self.weight_at(op.bias) + 4 * op.first_row if op.bias is not None else 0
         arguments = (
-            self.at(op.out), x, matrix, bias,
+            self.at(op.out), x, self._matrix_at(op), bias,
             self.at(op.residual) if op.residual is not None else 0, self.count_at(op.out), self.header, self.new_work(),
             op.out.width, op.x.width, float(op.scale),
         )  # fmt: skip
@@ -405,6 +403,12 @@ class Lowering:
             residual = {op.residual.name} if op.residual is not None else set()
             reads = frozenset({op.x.name + ".q8"} | residual)
         self.emit(f"matmul:matmul_{weight.kind.name}", arguments, op, reads=reads, writes=writes_of(op))
+
+    def _matrix_at(self, op: MatMul) -> int:
+        """Address of the first group of a weight that is used."""
+        weight = self.weights[op.weight]
+        assert weight.kind is not None
+        return weight.address + op.first_row // GROUP * packed_bytes(weight.kind, GROUP, op.x.width)
 
     def _rotate_store(self, op: RotateStore) -> None:
         layer, cache = op.layer, self._cache.layers[op.layer.index]
@@ -439,7 +443,7 @@ class Lowering:
             self._n_spans,
             self.weight_at(op.sinks),
         )
-        if layer.v_dim % BLOCK == 0 and self._is_read_as_codes(op.out):
+        if layer.v_dim % BLOCK == 0 and op.out.name in self._coded:
             reads = writes_of(op) | {"parts"}
             self._emit_codes("attention:attention_merge_quantize", (self.at(op.out), *shape), op, reads, op.out)
         else:

@@ -192,8 +192,9 @@ def _make_tile_product(block: int, n_rows: int):
     return multiply
 
 
-def make_several_rows(form: Format):
-    """`several_rows(...)`: `GROUP_TILE` groups with all rows of activations."""
+def make_tile_sums(form: Format):
+    """`tile_sums(...)`: `n_groups` (at most `GROUP_TILE`) groups, `group_stride` bytes apart, with all rows of
+    activations. Returns the address of the sums, in the scratch: `GROUP_TILE` vectors a row."""
     unpack = _make_unpack(form)
     multiply = _make_tile_product(form.kind.block, ROW_TILE)
     block, values, record_bytes = form.kind.block, form.kind.values, form.kind.record_bytes
@@ -201,9 +202,7 @@ def make_several_rows(form: Format):
     scales_bytes = 128 * (CHUNK_VALUES // block)
 
     @inlined
-    def several_rows(
-        out, out_stride, x, x_stride, w, group_bytes, n_groups, bias, residual, n_rows, n_in, scale, scratch
-    ):
+    def tile_sums(w, group_stride, n_groups, x, x_stride, n_rows, n_in, scratch):
         codes = scratch
         scales = codes + GROUP_TILE * codes_bytes
         acc = scales + GROUP_TILE * scales_bytes
@@ -214,13 +213,27 @@ def make_several_rows(form: Format):
         for start in range(0, n_in, CHUNK_VALUES):
             n_values = min(CHUNK_VALUES, n_in - start)
             for g in range(n_groups):
-                record = w + g * group_bytes + start // values * record_bytes
+                record = w + g * group_stride + start // values * record_bytes
                 unpack(record, n_values // values, codes + g * codes_bytes, scales + g * scales_bytes)
             for row in range(0, n_rows, ROW_TILE):  # rows up to the tile's end are read, their results not used
                 multiply(
                     codes, scales, acc + 128 * row, x + row * x_stride, x_stride, x_scale, x_sum, start // block,
                     n_values // block,
                 )  # fmt: skip
+        return acc
+
+    return tile_sums
+
+
+def make_several_rows(form: Format):
+    """`several_rows(...)`: neighbouring groups, at most `GROUP_TILE`, with all rows of activations."""
+    tile_sums = make_tile_sums(form)
+
+    @inlined
+    def several_rows(
+        out, out_stride, x, x_stride, w, group_bytes, n_groups, bias, residual, n_rows, n_in, scale, scratch
+    ):
+        acc = tile_sums(w, group_bytes, n_groups, x, x_stride, n_rows, n_in, scratch)
         for row in range(n_rows):
             for g in range(n_groups):
                 finish(

@@ -80,7 +80,9 @@ def print_census(
 def _size(launch: Launch, weights: Mapping[str, Weight], n_rows: int) -> tuple[str, int, int]:
     """(shape, bytes of weights, operations) of a launch; only products have the last two."""
     op = launch.op
-    if isinstance(op, MatMul) and launch.kernel.startswith("matmul:"):
-        shape = f"{n_rows}x{op.x.width}x{op.out.width}"
-        return shape, weights[op.weight].n_bytes, 2 * n_rows * op.x.width * op.out.width
+    if isinstance(op, MatMul) and launch.kernel.startswith(("matmul:", "gated:")):
+        n_matrices = 2 if launch.kernel.startswith("gated:") else 1  # gate and up are of one type and shape
+        width = n_matrices * op.out.width
+        shape = f"{n_rows}x{op.x.width}x{width}"
+        return shape, n_matrices * weights[op.weight].n_bytes, 2 * n_rows * op.x.width * width
     return f"{n_rows} rows", 0, 0
