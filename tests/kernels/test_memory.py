@@ -7,19 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mapped import needs_pages, taken_bytes
 from phobos.kernels.cpu.memory import PAGE, Arena
-
-MAPS = Path("/proc/self/smaps")
-needs_maps = pytest.mark.skipif(not MAPS.exists(), reason="this system does not tell what a mapping takes")
-
-
-def taken(arena: Arena, what: str = "Rss") -> int:
-    """Bytes of the arena's mapping that are in memory."""
-    for block in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", MAPS.read_text()):
-        bounds = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", block)
-        if bounds and int(bounds[1], 16) <= arena.address < int(bounds[2], 16):
-            return int(re.search(rf"(?m)^{what}: +(\d+) kB", block)[1]) * 1024  # type: ignore[index]
-    raise AssertionError("the arena has no mapping")
 
 
 def test_pieces_are_apart_and_end_somewhere() -> None:
@@ -32,22 +21,28 @@ def test_pieces_are_apart_and_end_somewhere() -> None:
         arena.take(3 * PAGE)
 
 
-@needs_maps
+@needs_pages
 def test_pages_are_taken_as_they_are_written_and_given_back() -> None:
     arena = Arena(1024 * PAGE, huge=False)
-    before = taken(arena)
+    before = taken_bytes(arena.address, arena.n_bytes)
     arena.view(arena.address + 100 * PAGE, 50 * PAGE)[:] = 1
-    assert taken(arena) == before + 50 * PAGE
+    assert taken_bytes(arena.address, arena.n_bytes) == before + 50 * PAGE
     arena.forget(arena.address + 110 * PAGE, 40 * PAGE)
-    assert taken(arena) == before + 10 * PAGE
+    assert taken_bytes(arena.address, arena.n_bytes) == before + 10 * PAGE
     assert not arena.view(arena.address + 110 * PAGE, 40 * PAGE).any()
 
 
-@needs_maps
-def test_large_arenas_lie_on_huge_pages_where_the_system_has_them() -> None:
-    switch = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not switch.exists() or "[never]" in switch.read_text():
+@needs_pages
+@pytest.mark.parametrize("huge", [True, False])
+def test_large_arenas_ask_for_huge_pages_where_they_have_effect(huge: bool) -> None:
+    """Of a private mapping: of a shared one the advice is kept and not followed."""
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
         pytest.skip("this system has no huge pages to give")
-    arena = Arena(16 << 20)
-    arena.bytes[:] = 1
-    assert taken(arena, "AnonHugePages") > 0
+    arena = Arena(16 << 20, huge=huge)
+    for block in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+        bounds = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+)", block)
+        if bounds and int(bounds[1], 16) <= arena.address < int(bounds[2], 16):
+            assert bounds[3] == "rw-p"
+            assert (" hg" in block.partition("VmFlags:")[2]) is huge
+            return
+    raise AssertionError("the arena has no mapping")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import random
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from mapped import needs_pages, taken_bytes
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.memory import PAGE
 from phobos.program.steps import CacheLayer
 
 LAYERS = (CacheLayer(0, 2, 64, 64), CacheLayer(1, 1, 128, 64), CacheLayer(2, 3, 16, 32))  # the last begins inside pages
 N_CTX = 700
-MAPS = Path("/proc/self/smaps")
 
 
 def fill(cache: SlotCache, slot: int, n_rows: int, seed: int = 0) -> None:
@@ -26,21 +24,12 @@ def fill(cache: SlotCache, slot: int, n_rows: int, seed: int = 0) -> None:
         part[:] = rng.integers(0, 256, part.shape, np.uint8)
 
 
-def taken(cache: SlotCache) -> int:
-    address = cache._arena.address
-    for block in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", MAPS.read_text()):
-        bounds = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", block)
-        if bounds and int(bounds[1], 16) <= address < int(bounds[2], 16):
-            return int(re.search(r"(?m)^Rss: +(\d+) kB", block)[1]) * 1024  # type: ignore[index]
-    raise AssertionError("the cache has no mapping")
-
-
-@pytest.mark.skipif(not MAPS.exists(), reason="this system does not tell what a mapping takes")
+@needs_pages
 @pytest.mark.parametrize("layers", [LAYERS[:2], LAYERS], ids=["whole pages", "within pages"])
 def test_what_is_taken_is_what_is_told(layers: tuple[CacheLayer, ...]) -> None:
     cache = SlotCache(layers, 3, N_CTX)
     rng = random.Random(4)
-    before = taken(cache)
+    before = taken_bytes(cache._arena.address, cache._arena.n_bytes)
     held = [0, 0, 0]
     for _ in range(40):
         slot, n_rows = rng.randrange(3), rng.choice([0, 1, 15, 16, 17, 100, 333, N_CTX])
@@ -51,9 +40,9 @@ def test_what_is_taken_is_what_is_told(layers: tuple[CacheLayer, ...]) -> None:
         held[slot] = n_rows
         told = sum(map(cache.slot_bytes, held))
         assert cache.n_bytes == told
-        assert taken(cache) - before <= told
+        assert taken_bytes(cache._arena.address, cache._arena.n_bytes) - before <= told
         if len(layers) == 2:
-            assert taken(cache) - before >= told - 12 * PAGE
+            assert taken_bytes(cache._arena.address, cache._arena.n_bytes) - before >= told - 12 * PAGE
 
 
 def test_a_slot_grows_up_to_its_whole_memory() -> None:
