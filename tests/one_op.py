@@ -48,14 +48,23 @@ def buffers_of(ops: tuple[Op, ...]) -> tuple[Buffer, ...]:
 
 @contextmanager
 def loaded(
-    op: OneOp, folder: Path, kind: str, *, n_threads: int = 2, n_ctx: int = 64, n_slots: int = 2, max_rows: int = 64
+    op: OneOp,
+    folder: Path,
+    kind: str,
+    *,
+    n_threads: int = 2,
+    n_ctx: int = 64,
+    n_slots: int = 2,
+    max_rows: int = 64,
+    cache: tuple[str, str] = ("f16", "f16"),
 ) -> Iterator[Backend]:
-    """The program on a `cpu`, `reference` or (on a card that `ptx_card.py` plays) `cuda` backend."""
+    """The program on a `cpu`, `reference` or (on a card that `ptx_card.py` plays) `cuda` backend; `cache` names the
+    formats of cached keys and values."""
     tables = {f"{name}.weight": (GGMLType.F32, table) for name, table in op.inputs.items()}
     path = write_gguf(folder / "one_op.gguf", {"general.architecture": "none"}, {**tables, **op.weights})
     embeds = op.program(()).ops
     program = op.program(buffers_of(embeds))
-    limits = BackendLimits(n_ctx, n_slots, max_rows, max_rows, program.n_vocab)
+    limits = BackendLimits(n_ctx, n_slots, max_rows, max_rows, program.n_vocab, cache_k=cache[0], cache_v=cache[1])
     with open_gguf(path) as gguf:
         backend: Backend
         if kind == "reference":
@@ -106,6 +115,14 @@ def quantize_activations(x: np.ndarray) -> np.ndarray:
     codes = np.rint(blocks * (np.float32(127) / safe))
     scale = (largest / np.float32(127)).astype(np.float64)
     return (codes.astype(np.float64) * scale).reshape(x.shape)
+
+
+def quantize_cached(x: np.ndarray) -> np.ndarray:
+    """What a q8_0 cache keeps of `x`: the same codes, the scale as a half."""
+    blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True)
+    codes = np.rint(blocks * (np.float32(127) / largest))
+    return (codes * (largest / np.float32(127)).astype(np.float16).astype(np.float32)).reshape(x.shape)
 
 
 def random(seed: int, *shape: int) -> np.ndarray:

@@ -23,7 +23,6 @@ from phobos.program.steps import Program, matrices_of
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
-CACHED_VALUE_BYTES = 2
 # What a process holds that has loaded all but the model: 135 MB are pages of libraries' files (106 of them the
 # compiler's, which loads the kernels), 31 MB its own.
 PROCESS_BYTES = 166_000_000
@@ -85,7 +84,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         limits = _limits(program, settings, None if have.available is None else have.available - on_disk)
         kind = gguf.get_str("tokenizer.ggml.model", "")
         scratch = scratch_bytes(gguf, program, limits, settings.n_threads or machine.n_usable_cores())
-    per_token = cache_row_bytes(program, CACHED_VALUE_BYTES)
+    per_token = cache_row_bytes(program, settings)
     cache = limits.n_slots * limits.n_ctx * per_token
     states = limits.n_slots * state_bytes(program)
     if limits.cache_bytes is not None:  # one whole context at least

@@ -169,13 +169,13 @@ def test_flag_defaults_are_the_settings_defaults(default_values: dict[str, Any])
 
 def test_every_flag_reaches_its_setting(seen: Seen) -> None:
     args = (
-        "-c 512 -t 3 -np 4 -b 64 -ctk f16 -ctv f16 --no-prefix-cache --chat-template {{t}} --backend reference "
+        "-c 512 -t 3 -np 4 -b 64 -ctk f16 -ctv q8_0 --no-prefix-cache --chat-template {{t}} --backend reference "
         "-n 7 --temp 0.5 --top-k 3 --top-p 0.4 --min-p 0.1 --typical 0.2 --presence-penalty 0.3 "
         "--frequency-penalty -0.3 --repeat-penalty 1.1 -s 42 hello"
     )
     assert cli.main(args.split()) == 0
     sampling = SamplingDefaults(0.5, 3, 0.4, 0.1, 0.2, 0.3, -0.3, 1.1, 42, 7)
-    expected = EngineSettings(Path("m"), "reference", 3, 512, 4, 64, "f16", "f16", False, "{{t}}", sampling)
+    expected = EngineSettings(Path("m"), "reference", 3, 512, 4, 64, "f16", "q8_0", False, "{{t}}", sampling)
     assert options.read_engine(seen.values, Path("m")) == expected
 
 
@@ -243,7 +243,7 @@ def test_wrong_files_say_what_is_wrong(
         (["--zzzzzz", "x"], "there is no flag --zzzzzz (see --help)"),
         (["--temp", "hot", "x"], "'hot' is not a number"),
         (["--threads", "0", "x"], "0 is not in the range x>=1"),
-        (["--cache-type-k", "q9", "x"], "'q9' is not 'f16'"),
+        (["--cache-type-k", "q9", "x"], "'q9' is not one of 'f16', 'q8_0'"),
         (["--max-body", "lots", "x"], "'lots' is not a size"),
         (["--gguf"], "option '--gguf' requires an argument"),
         (["inspect"], "missing argument 'FILE'"),

@@ -32,10 +32,14 @@ MODELS = (
 
 
 @pytest.mark.parametrize("recipe", ["llama", "qwen2", "gemma3"])
-@pytest.mark.parametrize("kinds", [(GGMLType.F32,), PACKED_TYPES], ids=["f32", "packed"])
-def test_parts_are_what_the_backend_takes(tmp_path: Path, recipe: str, kinds: tuple[GGMLType, ...]) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "cache"),
+    [((GGMLType.F32,), "f16"), (PACKED_TYPES, "f16"), ((GGMLType.Q4_K,), "q8_0")],
+    ids=["f32", "packed", "q8_0"],
+)
+def test_parts_are_what_the_backend_takes(tmp_path: Path, recipe: str, kinds: tuple[GGMLType, ...], cache: str) -> None:
     path = write_tiny_model(RECIPES[recipe], tmp_path / "m.gguf", kinds)
-    settings = EngineSettings(path, n_ctx=1024, n_slots=2, n_threads=2)
+    settings = EngineSettings(path, n_ctx=1024, n_slots=2, n_threads=2, cache_type_k=cache, cache_type_v=cache)
     planned = {part.name: part.n_bytes for part in make_plan(settings).parts}
     with open_gguf(path) as gguf:
         backend, info = open_backend(gguf, settings, lambda progress: None)

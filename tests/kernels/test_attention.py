@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from one_op import OneOp, join_batches, loaded, make_batch, random
+from one_op import OneOp, join_batches, loaded, make_batch, quantize_activations, quantize_cached, random
 from phobos.kernels.backend import Backend, Batch
 from phobos.program.steps import Attention, Buffer, CacheLayer, RotateStore
 
@@ -103,6 +103,54 @@ def test_attention(tmp_path: Path, shape: Shape) -> None:
         assert worst.max() < 5e-6, f"position {batch.positions[worst.argmax()]} of {len(batch.tokens)} rows"
 
 
+CODED = (
+    (SHAPES[2], ("q8_0", "q8_0")),
+    (SHAPES[3], ("q8_0", "q8_0")),
+    (SHAPES[5], ("q8_0", "q8_0")),
+    pytest.param(SHAPES[0], ("q8_0", "f16"), marks=pytest.mark.slow),
+    pytest.param(SHAPES[0], ("f16", "q8_0"), marks=pytest.mark.slow),
+)
+
+
+@pytest.mark.parametrize(("shape", "cache"), CODED, ids=str)
+def test_coded_cache(tmp_path: Path, shape: Shape, cache: tuple[str, str]) -> None:
+    """Against plain attention with what the codes keep of keys and values, and of queries where keys are codes."""
+    one = make_attention(shape)
+    with loaded(one, tmp_path, "cpu", n_ctx=N_CTX, max_rows=MAX_ROWS, cache=cache) as backend:
+        results = run_all(backend, batches(one.out.width))
+    plain = dict(one.inputs)
+    if cache[0] == "q8_0":
+        one.inputs["q"] = quantize_activations(plain["q"]).astype(np.float32)
+        one.inputs["k"] = quantize_cached(plain["k"])
+    if cache[1] == "q8_0":
+        one.inputs["v"] = quantize_cached(plain["v"])
+    with loaded(one, tmp_path, "reference", n_ctx=N_CTX, max_rows=MAX_ROWS) as backend:
+        wanted = run_all(backend, batches(one.out.width))
+    for batch, got, want in zip(batches(one.out.width), results, wanted, strict=True):
+        worst = np.abs(got - want).max(axis=1)
+        assert worst.max() < 5e-6, f"position {batch.positions[worst.argmax()]} of {len(batch.tokens)} rows"
+
+
+def test_a_coded_cache_is_copied_saved_and_restored(tmp_path: Path) -> None:
+    one = make_attention(SHAPES[3])
+    n_tokens = one.out.width
+    options = {"n_ctx": N_CTX, "n_slots": 3, "max_rows": MAX_ROWS, "cache": ("q8_0", "q8_0")}
+    with loaded(one, tmp_path, "cpu", **options) as backend:  # type: ignore[arg-type]
+        backend.run(make_batch(tokens_of(0, 0, 200, n_tokens), 0, 0))
+        later = tokens_of(0, 75, 20, n_tokens)
+        want = backend.run(make_batch(later, 75, 0)).copy()
+        backend.copy_rows(0, 1, 75)
+        assert np.array_equal(backend.run(make_batch(later, 75, 1)), want)
+        state = backend.save(1, 75)
+        backend.release(1)
+        backend.restore(2, 75, state)
+        assert np.array_equal(backend.run(make_batch(later, 75, 2)), want)
+        with pytest.raises(ValueError, match="bytes"):
+            backend.restore(2, 75, state[:-1])
+        half = 2 * sum(x.n_kv_heads * (x.k_dim + x.v_dim) for x in one.layers) * 80
+        assert len(state) == half * 17 // 32, "80 positions, in whole tiles"
+
+
 def test_a_window_forgets_what_is_behind_it(tmp_path: Path) -> None:
     """Two slots differ in positions 0 to 100. A window of 100 at position 200 begins at 101: from there on the bits
     are the same, and not one position before."""
@@ -131,14 +179,16 @@ def test_large_values_do_not_overflow(tmp_path: Path) -> None:
         assert np.abs(got - want).max() < 2e-3  # weights of e ** (difference of scores around 5000)
 
 
-def test_rows_have_the_same_bits_alone_together_and_by_any_number_of_threads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", ["f16", "q8_0"])
+def test_rows_have_the_same_bits_alone_together_and_by_any_number_of_threads(tmp_path: Path, cache: str) -> None:
     for shape in (SHAPES[0], SHAPES[4]):
         one = make_attention(shape)
         n_tokens = one.out.width
         found = []
         for n_threads, chunk in ((1, 320), (2, 1), (3, 7), (2, 64)):
             n = 1100 if chunk > 1 else 530
-            with loaded(one, tmp_path, "cpu", n_threads=n_threads, n_ctx=N_CTX, max_rows=MAX_ROWS) as backend:
+            options = {"n_threads": n_threads, "n_ctx": N_CTX, "max_rows": MAX_ROWS, "cache": (cache, cache)}
+            with loaded(one, tmp_path, "cpu", **options) as backend:  # type: ignore[arg-type]
                 parts = [
                     backend.run(make_batch(tokens_of(0, at, min(chunk, n - at), n_tokens), at)).copy()
                     for at in range(0, n, chunk)

@@ -154,8 +154,11 @@ def test_widened_tensors_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
     ("changes", "sentence"),
     [
         ({"backend": "abacus"}, "no backend 'abacus' here: use --backend cpu or reference"),
-        ({"cache_type_k": "q8_0"}, "--cache-type-k q8_0 is not supported"),
-        ({"cache_type_v": "q4_0"}, "--cache-type-v q4_0 is not supported"),
+        ({"cache_type_v": "q4_0"}, "--cache-type-v q4_0 is not supported: use f16 or q8_0"),
+        (
+            {"cache_type_k": "q8_0", "backend": "reference"},
+            "--backend reference caches floats: leave out --cache-type-k",
+        ),
         ({"n_threads": 0}, "--threads must be at least 1"),
     ],
 )

@@ -21,7 +21,7 @@ SERVER, LIMITS, DISPLAY, GENERAL = "Serving", "Serving: limits", "Dashboard", "G
 MODEL_DEFAULTS = "the model's own"
 _POSITIVE, _COUNT = click.IntRange(min=1), click.IntRange(min=0)
 _SECONDS, _UNIT = click.FloatRange(min=0), click.FloatRange(0, 1)
-CACHE_TYPES = click.Choice(["f16"])
+CACHE_TYPES = click.Choice(["f16", "q8_0"])
 
 GENERAL_FLAGS = [
     flag("--config", group=GENERAL, type=click.Path(path_type=Path), is_eager=True, expose_value=False,
@@ -47,8 +47,10 @@ ENGINE_FLAGS = [
          without="4, less where memory is short", help="Conversations kept at once."),
     flag("--batch-size", "-b", "--ubatch-size", "-ub", "batch_size", group=MODEL, type=click.IntRange(1, 8192),
          default=512, metavar="N", help="Prompt tokens computed in one pass."),
-    flag("--cache-type-k", "-ctk", group=MODEL, type=CACHE_TYPES, default="f16", help="Format of cached keys."),
-    flag("--cache-type-v", "-ctv", group=MODEL, type=CACHE_TYPES, default="f16", help="Format of cached values."),
+    flag("--cache-type-k", "-ctk", group=MODEL, type=CACHE_TYPES, default="f16",
+         help="Format of cached keys; q8_0 takes half the memory."),
+    flag("--cache-type-v", "-ctv", group=MODEL, type=CACHE_TYPES, default="f16",
+         help="Format of cached values; q8_0 takes half the memory."),
     flag("--cache-memory", group=MODEL, type=Size(), metavar="SIZE", without="half of what is free beside the weights",
          help="Memory of all conversations together; idle ones give way."),
     flag("--cache-ram", "-cram", group=MODEL, type=Size(), metavar="SIZE",

@@ -32,8 +32,9 @@ DEFAULT_SLOTS = 4
 SMALLEST_CTX = 256  # a default goes no lower; less than this answers nothing
 CACHE_SHARE = 0.5  # of the memory the weights leave free, that defaults give to the cache
 PROMPT_OUTPUTS = 32  # rows of one pass that give logits, beside one for every slot
-VALUE_BYTES = {"cpu": 2, "reference": 4}  # of a cached value
-BACKENDS = tuple(VALUE_BYTES)
+BACKENDS = ("cpu", "reference")
+CACHED_BYTES = {"f16": 2.0, "q8_0": 1.0625, "f32": 4.0}  # of a cached value, by format
+CACHE_BLOCK = 32  # dimensions of a q8_0 cache that share a scale
 SHOWN_NAMES = 8  # tensors a warning names
 
 logger = logging.getLogger("phobos.load")
@@ -46,10 +47,8 @@ def open_backend(gguf: GGUF, settings: EngineSettings, progress: Progress) -> tu
     """
     if settings.backend not in BACKENDS:
         raise UsageError(f"there is no backend {settings.backend!r} here: use --backend {' or '.join(BACKENDS)}")
-    for flag, kind in (("k", settings.cache_type_k), ("v", settings.cache_type_v)):
-        if kind != "f16":
-            raise UsageError(f"--cache-type-{flag} {kind} is not supported: leave it out, the cache holds f16")
     program = build_program(gguf)
+    _check_cache_types(program, settings)
     card = open_card(settings.device) if settings.backend != "reference" else None
     if card is not None:
         backend = _open_on_card(card, program, gguf, settings, progress)
@@ -68,6 +67,24 @@ def open_backend(gguf: GGUF, settings: EngineSettings, progress: Progress) -> tu
         backend.close()
         raise UsageError(f"--cache-memory is too little for one context: give it {needed} bytes or more")
     return backend, describe_model(gguf, program, backend)
+
+
+def _check_cache_types(program: Program, settings: EngineSettings) -> None:
+    """`UsageError` for a cache this backend or model cannot have."""
+    dims = {"k": {layer.k_dim for layer in program.layers}, "v": {layer.v_dim for layer in program.layers}}
+    for flag, kind in (("k", settings.cache_type_k), ("v", settings.cache_type_v)):
+        if kind == "f16":
+            continue
+        if kind != "q8_0":
+            raise UsageError(f"--cache-type-{flag} {kind} is not supported: use f16 or q8_0")
+        if settings.backend == "reference":
+            raise UsageError(f"--backend reference caches floats: leave out --cache-type-{flag} {kind}")
+        odd = [dim for dim in sorted(dims[flag]) if dim % CACHE_BLOCK]
+        if odd:
+            raise UsageError(
+                f"--cache-type-{flag} {kind} needs heads of a multiple of {CACHE_BLOCK} dimensions and this model's "
+                f"have {odd[0]}: use f16"
+            )
 
 
 def _open(program: Program, gguf: GGUF, limits: BackendLimits, settings: EngineSettings, progress: Progress) -> Backend:
@@ -91,6 +108,9 @@ def _open_on_card(
     from phobos.kernels.cuda.backend import SPARE_BYTES, CudaBackend, describe_program
 
     try:
+        for flag, kind in (("k", settings.cache_type_k), ("v", settings.cache_type_v)):
+            if kind != "f16":
+                raise UsageError(f"a card's cache holds f16: leave out --cache-type-{flag} {kind}, or use --device cpu")
         held = sum(weight.n_bytes for weight in describe_program(gguf, program).values())
         free = card.memory_info()[0] - held - SPARE_BYTES
         limits = plan_limits(program, settings, free)
@@ -127,9 +147,13 @@ def _free_for_cache(gguf: GGUF, backend: str) -> int | None:
     return free - sum(tensor.n_bytes for tensor in gguf.tensors.values())
 
 
-def cache_row_bytes(program: Program, value_bytes: int) -> int:
+def cache_row_bytes(program: Program, settings: EngineSettings) -> int:
     """Bytes of one position of one slot, all layers."""
-    return value_bytes * sum(layer.n_kv_heads * (layer.k_dim + layer.v_dim) for layer in program.layers)
+    formats = (settings.cache_type_k, settings.cache_type_v)
+    if settings.backend == "reference":
+        formats = ("f32", "f32")
+    k_bytes, v_bytes = (CACHED_BYTES.get(name, CACHED_BYTES["f16"]) for name in formats)
+    return round(sum(x.n_kv_heads * (x.k_dim * k_bytes + x.v_dim * v_bytes) for x in program.layers))
 
 
 def state_bytes(program: Program) -> int:
@@ -148,7 +172,7 @@ def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | No
     """
     _check(program, settings)
     n_ctx, n_slots = settings.n_ctx, settings.n_slots
-    row_bytes = max(1, cache_row_bytes(program, VALUE_BYTES[settings.backend]))
+    row_bytes = max(1, cache_row_bytes(program, settings))
     fixed_bytes = state_bytes(program)
     room = settings.cache_bytes
     if room is None and free_bytes is not None:
@@ -170,6 +194,8 @@ def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | No
         max_outputs=PROMPT_OUTPUTS + n_slots,
         n_vocab=program.n_vocab,
         cache_bytes=None if room is None or n_slots * slot_bytes <= room else max(room, slot_bytes),
+        cache_k=settings.cache_type_k,
+        cache_v=settings.cache_type_v,
     )
 
 

@@ -50,7 +50,8 @@ class BackendLimits:
     `can_cut`: whether a slot's contents may be cut back to any length, so that rows may run anew from any position it
     holds; else only from where it stands, from 0, or from a state put back. `cache_bytes` is what all slots together
     may hold at once, at least one whole context, `None` for all of them whole; who runs batches keeps to it (see
-    `Backend.slot_bytes`). `fork_block`: see `Batch`; 0 where there are no forks.
+    `Backend.slot_bytes`). `fork_block`: see `Batch`; 0 where there are no forks. `cache_k` and `cache_v` name the
+    formats cached keys and values are held in.
     """
 
     n_ctx: int
@@ -61,6 +62,8 @@ class BackendLimits:
     can_cut: bool = True
     fork_block: int = 0
     cache_bytes: int | None = None
+    cache_k: str = "f16"
+    cache_v: str = "f16"
 
 
 def cache_bound(backend: Backend) -> int:

@@ -166,6 +166,19 @@ def vstore_f16(typingctx, address, value):
 
 
 @intrinsic
+def store_f16(typingctx, address, value):
+    """Put a float at an address as a half, clamped like all halves."""
+
+    def codegen(context, builder, signature, args):
+        lanes = builder.insert_element(filled(F32.llvm, 0.0), args[1], _I32(0))
+        half = builder.extract_element(_narrow_half(builder, lanes), _I32(0))
+        builder.store(half, pointer_to(builder, args[0], _I16), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), codegen
+
+
+@intrinsic
 def vscatter_f16(typingctx, address, stride, value):
     """Put 16 floats as halves, `stride` bytes apart."""
 

@@ -12,136 +12,57 @@ from __future__ import annotations
 
 import numpy as np
 
-from phobos.kernels.cpu.access import load_f32, load_i32, load_i64, store_f32, store_i64, vload, vload_f16, vstore
-from phobos.kernels.cpu.compiler import Float, Int, kernel
-from phobos.kernels.cpu.elementary import exponential, hyperbolic_tangent
-from phobos.kernels.cpu.layout import BLOCK, KEY_BLOCK, SPAN, SPLIT_ROWS, Header
-from phobos.kernels.cpu.norm import quantize_block
-from phobos.kernels.cpu.simd import (
-    F32,
-    fma,
-    inlined,
-    lane_numbers,
-    make_tile,
-    max_lanes,
-    maximum,
-    splat,
-    splat_i32,
-    sum_lanes,
-    where_less,
-    zeros,
+from phobos.kernels.cpu.access import load_f32, load_i32, load_i64, store_f32, store_i64, vload, vstore
+from phobos.kernels.cpu.attention_tile import (
+    KEY_FORMATS,
+    MAXIMA,
+    OUTPUTS,
+    QUERIES,
+    QUERY,
+    TILE_BYTES,
+    TOTALS,
+    V_DIM_MAX,
+    VALUE_FORMATS,
+    soften_block,
 )
+from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cpu.elementary import exponential
+from phobos.kernels.cpu.layout import BLOCK, CACHE_TILE_BYTES, KEY_BLOCK, KEY_TILE, SPAN, SPLIT_ROWS, Header
+from phobos.kernels.cpu.norm import quantize_block
+from phobos.kernels.cpu.simd import fma, inlined, splat, zeros
 from phobos.kernels.cpu.sync import take_work
 
-QUERIES = 4  # of a tile
-TILE_ROWS = 8  # rows of one work item otherwise
-V_DIM_MAX = 576
+TILE_ROWS = 8  # rows of one work item, where spans are not spread
 
 _POSITIONS, _SLOTS = 8 * Header.POSITIONS, 8 * Header.SLOTS
 _PLACES, _SHARED = 8 * Header.PLACES, 8 * Header.SHARED
 _PASS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
 _LOWEST = np.float32(-1e30)
-_MASKED = np.float32(-np.inf)
-
-new_scores, get_score, put_score = make_tile(F32, 2 * QUERIES)
-new_sums, get_sum, put_sum = make_tile(F32, 2 * QUERIES)
-
-# A tile's state in scratch: per query 2 words of address, first and last key; then scores, maxima, sums, outputs.
-_QUERY = 0
-_SCORES = 32 * QUERIES
-_MAXIMA = _SCORES + 4 * KEY_BLOCK * QUERIES
-_TOTALS = _MAXIMA + 64 * QUERIES
-_OUTPUTS = _TOTALS + 64 * QUERIES
-TILE_BYTES = _OUTPUTS + 4 * V_DIM_MAX * QUERIES
 
 
-@inlined
-def _score_block(tile, keys, k_dim, first_key, scale, soft_cap):
-    """Scores of `KEY_BLOCK` keys for the tile's queries, masked to each query's range."""
-    for half in range(KEY_BLOCK // 32):
-        base = keys + (first_key + 32 * half) * k_dim * 2
-        scores = new_scores()
-        for i in range(2 * QUERIES):
-            put_score(scores, i, zeros())
-        for d in range(k_dim):
-            low, high = vload_f16(base + 32 * d), vload_f16(base + 32 * (k_dim + d))
+def _make_walk_span(k_format: str, v_format: str):
+    _, score_block = KEY_FORMATS[k_format]
+    add_values = VALUE_FORMATS[v_format]
+    k_tile, v_tile = CACHE_TILE_BYTES[k_format], CACHE_TILE_BYTES[v_format]
+
+    @inlined
+    def walk_span(tile, keys, values, k_dim, v_dim, first_key, last_key, shared, shift, scale, soft_cap, factors):
+        """One span of keys, from a fresh state: leaves maxima, totals and unnormalized outputs in the tile. Keys from
+        `shared` on lie `shift` positions further on, whole blocks."""
+        for n in range(QUERIES):
+            store_f32(tile + MAXIMA + 64 * n, _LOWEST)
+            vstore(tile + TOTALS + 64 * n, zeros())
+            for i in range(v_dim // 16):
+                vstore(tile + OUTPUTS + 4 * V_DIM_MAX * n + 64 * i, zeros())
+        for key in range(first_key // KEY_BLOCK * KEY_BLOCK, last_key + 1, KEY_BLOCK):
+            moved = shift // KEY_TILE if key >= shared else 0
+            score_block(tile, keys + k_tile * k_dim * moved, k_dim, key, scale, soft_cap)
             for n in range(QUERIES):
-                value = splat(load_f32(load_i64(tile + _QUERY + 32 * n) + 4 * d))
-                put_score(scores, 2 * n, fma(low, value, get_score(scores, 2 * n)))
-                put_score(scores, 2 * n + 1, fma(high, value, get_score(scores, 2 * n + 1)))
-        for n in range(QUERIES):
-            first, last = load_i64(tile + _QUERY + 32 * n + 8), load_i64(tile + _QUERY + 32 * n + 16)
-            for part in range(2):
-                score = get_score(scores, 2 * n + part) * splat(scale)
-                if soft_cap > np.float32(0):
-                    score = splat(soft_cap) * hyperbolic_tangent(score / splat(soft_cap))
-                key = splat_i32(np.int32(first_key + 32 * half + 16 * part)) + lane_numbers()
-                score = where_less(key, splat_i32(np.int32(first)), splat(_MASKED), score)
-                score = where_less(splat_i32(np.int32(last)), key, splat(_MASKED), score)
-                vstore(tile + _SCORES + 4 * (KEY_BLOCK * n + 32 * half + 16 * part), score)
+                vstore(factors + 64 * n, soften_block(tile, n))
+            n_keys = min(KEY_BLOCK, last_key + 1 - key)
+            add_values(tile, values + v_tile * v_dim * moved, v_dim, key, n_keys, factors)
 
-
-@inlined
-def _soften_block(tile, n):
-    """Turn query n's scores into weights against the new maximum; returns the factor for what was summed before."""
-    scores = tile + _SCORES + 4 * KEY_BLOCK * n
-    s0, s1, s2, s3 = vload(scores), vload(scores + 64), vload(scores + 128), vload(scores + 192)
-    old = load_f32(tile + _MAXIMA + 64 * n)
-    new = max(old, max_lanes(maximum(maximum(s0, s1), maximum(s2, s3))))
-    factor = exponential(splat(old - new))
-    w0, w1 = exponential(s0 - splat(new)), exponential(s1 - splat(new))
-    w2, w3 = exponential(s2 - splat(new)), exponential(s3 - splat(new))
-    vstore(scores, w0)
-    vstore(scores + 64, w1)
-    vstore(scores + 128, w2)
-    vstore(scores + 192, w3)
-    store_f32(tile + _MAXIMA + 64 * n, new)
-    total = tile + _TOTALS + 64 * n
-    vstore(total, fma(vload(total), factor, splat(sum_lanes((w0 + w1) + (w2 + w3)))))
-    return factor
-
-
-@inlined
-def _add_values(tile, values, v_dim, first_key, n_keys, factors):
-    """outputs = outputs * factor + weights @ values, two vectors of dimensions at a time (the last may be alone)."""
-    n_vectors = v_dim // 16
-    for i in range(0, n_vectors, 2):
-        second = min(i + 1, n_vectors - 1)
-        sums = new_sums()
-        for n in range(QUERIES):
-            outputs = tile + _OUTPUTS + 4 * V_DIM_MAX * n
-            factor = vload(factors + 64 * n)
-            put_sum(sums, 2 * n, vload(outputs + 64 * i) * factor)
-            put_sum(sums, 2 * n + 1, vload(outputs + 64 * second) * factor)
-        base = values + 2 * v_dim * first_key
-        for t in range(n_keys):
-            low, high = vload_f16(base + 32 * i), vload_f16(base + 32 * second)
-            base += 2 * v_dim
-            for n in range(QUERIES):
-                weight = splat(load_f32(tile + _SCORES + 4 * (KEY_BLOCK * n + t)))
-                put_sum(sums, 2 * n, fma(weight, low, get_sum(sums, 2 * n)))
-                put_sum(sums, 2 * n + 1, fma(weight, high, get_sum(sums, 2 * n + 1)))
-        for n in range(QUERIES):
-            outputs = tile + _OUTPUTS + 4 * V_DIM_MAX * n
-            vstore(outputs + 64 * second, get_sum(sums, 2 * n + 1))
-            vstore(outputs + 64 * i, get_sum(sums, 2 * n))
-
-
-@inlined
-def _walk_span(tile, keys, values, k_dim, v_dim, first_key, last_key, shared, shift, scale, soft_cap, factors):
-    """One span of keys, from a fresh state: leaves maxima, totals and unnormalized outputs in the tile. Keys from
-    `shared` on lie `shift` positions further on."""
-    for n in range(QUERIES):
-        store_f32(tile + _MAXIMA + 64 * n, _LOWEST)
-        vstore(tile + _TOTALS + 64 * n, zeros())
-        for i in range(v_dim // 16):
-            vstore(tile + _OUTPUTS + 4 * V_DIM_MAX * n + 64 * i, zeros())
-    for key in range(first_key // KEY_BLOCK * KEY_BLOCK, last_key + 1, KEY_BLOCK):
-        moved = shift if key >= shared else 0
-        _score_block(tile, keys + 2 * k_dim * moved, k_dim, key, scale, soft_cap)
-        for n in range(QUERIES):
-            vstore(factors + 64 * n, _soften_block(tile, n))
-        _add_values(tile, values + 2 * v_dim * moved, v_dim, key, min(KEY_BLOCK, last_key + 1 - key), factors)
+    return walk_span
 
 
 @inlined
@@ -188,9 +109,9 @@ def _set_queries(tile, q, row, n_rows, head, first_query, n_queries, group, n_he
         at = row + query // group
         position = np.int64(load_i32(positions + 4 * at))
         first = max(0, position - window + 1) if window > 0 else 0
-        store_i64(tile + _QUERY + 32 * n, q + 4 * k_dim * (n_heads * at + head * group + query % group))
-        store_i64(tile + _QUERY + 32 * n + 8, first)
-        store_i64(tile + _QUERY + 32 * n + 16, position)
+        store_i64(tile + QUERY + 32 * n, q + 4 * k_dim * (n_heads * at + head * group + query % group))
+        store_i64(tile + QUERY + 32 * n + 8, first)
+        store_i64(tile + QUERY + 32 * n + 16, position)
         lowest, highest = min(lowest, first), max(highest, position)
     return lowest, highest
 
@@ -200,80 +121,93 @@ def _shift(places, positions, row):
     return np.int64(load_i32(places + 4 * row) - load_i32(positions + 4 * row))
 
 
-@kernel
-def attention(
-    out: Int, parts: Int, q: Int, keys: Int, values: Int, key_slot_bytes: Int, value_slot_bytes: Int, batch: Int,
-    n_rows_at: Int, work: Int, n_heads: Int, n_kv_heads: Int, k_dim: Int, v_dim: Int, window: Int, n_spans: Int,
-    scale: Float, soft_cap: Float, sinks: Int, thread, n_threads,
-):  # fmt: skip
-    """Up to `SPLIT_ROWS` rows: each (row, key head, span) is a work item whose state goes to `parts`, for
-    `attention_merge`. More rows: each (tile of rows, key head) is one, finished here."""
-    n_rows = load_i64(n_rows_at)
-    positions, slots = load_i64(batch + _POSITIONS), load_i64(batch + _SLOTS)
-    places, shared = load_i64(batch + _PLACES), load_i64(batch + _SHARED)
-    tile = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
-    factors = tile + TILE_BYTES
-    merged = factors + 64 * QUERIES
-    pass_number = load_i64(batch + _PASS)
-    group = n_heads // n_kv_heads
-    state_bytes = 128 + 4 * v_dim
-    split = n_rows <= SPLIT_ROWS
-    used_spans, tile_rows = 1, TILE_ROWS
-    if split:
-        tile_rows = 1
-        for row in range(n_rows):
-            used_spans = max(used_spans, load_i32(positions + 4 * row) // SPAN + 1)
-    n_tiles = (n_rows + tile_rows - 1) // tile_rows
-    while True:
-        item = take_work(work, pass_number, n_tiles * n_kv_heads * used_spans)
-        if item < 0:
-            return
-        head, item = item % n_kv_heads, item // n_kv_heads
-        tile_number, chosen_span = item // used_spans, item % used_spans
-        row, last_row = tile_number * tile_rows, min((tile_number + 1) * tile_rows, n_rows)
-        while row < last_row:
-            slot = load_i32(slots + 4 * row)
-            begin, shift = load_i32(shared + 4 * row), _shift(places, positions, row)
-            n_same = 1
-            while row + n_same < last_row and (
-                load_i32(slots + 4 * (row + n_same)) == slot
-                and load_i32(shared + 4 * (row + n_same)) == begin
-                and _shift(places, positions, row + n_same) == shift
-            ):
-                n_same += 1
-            head_keys = keys + slot * key_slot_bytes + head * (key_slot_bytes // n_kv_heads)
-            head_values = values + slot * value_slot_bytes + head * (value_slot_bytes // n_kv_heads)
-            n_queries = n_same * group
-            for first_query in range(0, n_queries, QUERIES):
-                lowest, highest = _set_queries(
-                    tile, q, row, n_rows, head, first_query, n_queries, group, n_heads, k_dim, window, positions
-                )
-                n_tile = min(QUERIES, n_queries - first_query)
-                first_span, last_span = lowest // SPAN, highest // SPAN
-                if split:
-                    first_span, last_span = max(first_span, chosen_span), min(last_span, chosen_span)
-                else:
-                    for n in range(n_tile):
-                        _begin(merged + n * state_bytes, v_dim, sinks, head * group + (first_query + n) % group)
-                for span in range(first_span, last_span + 1):
-                    _walk_span(
-                        tile, head_keys, head_values, k_dim, v_dim, max(lowest, span * SPAN),
-                        min(highest, (span + 1) * SPAN - 1), begin, shift, scale, soft_cap, factors,
-                    )  # fmt: skip
-                    for n in range(n_tile):
-                        query = head * group + (first_query + n) % group
-                        state = merged + n * state_bytes
-                        if split:
-                            state = parts + state_bytes * ((row * n_heads + query) * n_spans + span)
-                            _clear(state, v_dim)
-                        outputs = tile + _OUTPUTS + 4 * V_DIM_MAX * n
-                        _merge_span(state, outputs, tile + _MAXIMA + 64 * n, tile + _TOTALS + 64 * n, v_dim)
-                if not split:
-                    for n in range(n_tile):
-                        query = first_query + n
-                        target = (row + query // group) * n_heads + head * group + query % group
-                        _write(out + 4 * v_dim * target, merged + n * state_bytes, v_dim)
-            row += n_same
+def _make_attention(k_format: str, v_format: str) -> Kernel:
+    prepare, _ = KEY_FORMATS[k_format]
+    walk_span = _make_walk_span(k_format, v_format)
+
+    def attention(
+        out: Int, parts: Int, q: Int, keys: Int, values: Int, key_slot_bytes: Int, value_slot_bytes: Int, batch: Int,
+        n_rows_at: Int, work: Int, n_heads: Int, n_kv_heads: Int, k_dim: Int, v_dim: Int, window: Int, n_spans: Int,
+        scale: Float, soft_cap: Float, sinks: Int, thread, n_threads,
+    ):  # fmt: skip
+        """Up to `SPLIT_ROWS` rows: each (row, key head, span) is a work item whose state goes to `parts`, for
+        `attention_merge`. More rows: each (tile of rows, key head) is one, finished here."""
+        n_rows = load_i64(n_rows_at)
+        positions, slots = load_i64(batch + _POSITIONS), load_i64(batch + _SLOTS)
+        places, shared = load_i64(batch + _PLACES), load_i64(batch + _SHARED)
+        tile = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
+        factors = tile + TILE_BYTES
+        merged = factors + 64 * QUERIES
+        pass_number = load_i64(batch + _PASS)
+        group = n_heads // n_kv_heads
+        state_bytes = 128 + 4 * v_dim
+        split = n_rows <= SPLIT_ROWS
+        used_spans, tile_rows = 1, TILE_ROWS
+        if split:
+            tile_rows = 1
+            for row in range(n_rows):
+                used_spans = max(used_spans, load_i32(positions + 4 * row) // SPAN + 1)
+        n_tiles = (n_rows + tile_rows - 1) // tile_rows
+        while True:
+            item = take_work(work, pass_number, n_tiles * n_kv_heads * used_spans)
+            if item < 0:
+                return
+            head, item = item % n_kv_heads, item // n_kv_heads
+            tile_number, chosen_span = item // used_spans, item % used_spans
+            row, last_row = tile_number * tile_rows, min((tile_number + 1) * tile_rows, n_rows)
+            while row < last_row:
+                slot = load_i32(slots + 4 * row)
+                begin, shift = load_i32(shared + 4 * row), _shift(places, positions, row)
+                n_same = 1
+                while row + n_same < last_row and (
+                    load_i32(slots + 4 * (row + n_same)) == slot
+                    and load_i32(shared + 4 * (row + n_same)) == begin
+                    and _shift(places, positions, row + n_same) == shift
+                ):
+                    n_same += 1
+                head_keys = keys + slot * key_slot_bytes + head * (key_slot_bytes // n_kv_heads)
+                head_values = values + slot * value_slot_bytes + head * (value_slot_bytes // n_kv_heads)
+                n_queries = n_same * group
+                for first_query in range(0, n_queries, QUERIES):
+                    lowest, highest = _set_queries(
+                        tile, q, row, n_rows, head, first_query, n_queries, group, n_heads, k_dim, window, positions
+                    )
+                    prepare(tile, k_dim)
+                    n_tile = min(QUERIES, n_queries - first_query)
+                    first_span, last_span = lowest // SPAN, highest // SPAN
+                    if split:
+                        first_span, last_span = max(first_span, chosen_span), min(last_span, chosen_span)
+                    else:
+                        for n in range(n_tile):
+                            _begin(merged + n * state_bytes, v_dim, sinks, head * group + (first_query + n) % group)
+                    for span in range(first_span, last_span + 1):
+                        walk_span(
+                            tile, head_keys, head_values, k_dim, v_dim, max(lowest, span * SPAN),
+                            min(highest, (span + 1) * SPAN - 1), begin, shift, scale, soft_cap, factors,
+                        )  # fmt: skip
+                        for n in range(n_tile):
+                            query = head * group + (first_query + n) % group
+                            state = merged + n * state_bytes
+                            if split:
+                                state = parts + state_bytes * ((row * n_heads + query) * n_spans + span)
+                                _clear(state, v_dim)
+                            outputs = tile + OUTPUTS + 4 * V_DIM_MAX * n
+                            _merge_span(state, outputs, tile + MAXIMA + 64 * n, tile + TOTALS + 64 * n, v_dim)
+                    if not split:
+                        for n in range(n_tile):
+                            query = first_query + n
+                            target = (row + query // group) * n_heads + head * group + query % group
+                            _write(out + 4 * v_dim * target, merged + n * state_bytes, v_dim)
+                row += n_same
+
+    attention.__name__ = f"attention_{k_format}_{v_format}"
+    return kernel(attention)
+
+
+attention_f16_f16 = _make_attention("f16", "f16")
+attention_f16_q8_0 = _make_attention("f16", "q8_0")
+attention_q8_0_f16 = _make_attention("q8_0", "f16")
+attention_q8_0_q8_0 = _make_attention("q8_0", "q8_0")
 
 
 @inlined

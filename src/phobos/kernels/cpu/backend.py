@@ -68,7 +68,7 @@ class CpuBackend:
         self._loading = LoadProgress()
         self._weights, self._weight_arena = self._plan(gguf)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
-        self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx)
+        self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx, limits.cache_k, limits.cache_v)
         self._traffic = Traffic(program, self._weights, self._cache, limits.n_ctx)
         self.bytes_read: int | None = 0 if self._traffic.is_known else None
         self._states = SlotStates(program.states, limits.n_slots)

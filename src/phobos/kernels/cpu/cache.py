@@ -1,6 +1,7 @@
 """The bytes of the cache slots: where each layer's keys and values lie, and copies between slots.
 
-A slot of a layer is [n_kv_heads][n_ctx] of keys, then the same of values (see `rope.py` for what lies inside a head).
+A slot of a layer is [n_kv_heads][n_ctx] of keys, then the same of values, in tiles of `KEY_TILE` positions (see
+`attention_tile.py` for what lies inside).
 Addresses are reserved for all slots; memory is taken page by page as positions are written, and given back from the end
 of what a slot holds. Zeros or older positions stand behind that end: nothing reads them.
 """
@@ -15,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phobos.kernels.backend import IntArray
-from phobos.kernels.cpu.layout import KEY_BLOCK, KEY_TILE, round_up
+from phobos.kernels.cpu.layout import CACHE_TILE_BYTES, KEY_BLOCK, KEY_TILE, round_up
 from phobos.kernels.cpu.memory import PAGE, Arena
 from phobos.program.steps import CacheLayer
-
-HALF = 2  # bytes of a cached value
 
 
 @dataclass(frozen=True)
@@ -57,25 +56,31 @@ class Region:
 class SlotCache:
     """All layers of all slots. Used by the backend's thread."""
 
-    def __init__(self, layers: tuple[CacheLayer, ...], n_slots: int, n_ctx: int) -> None:
+    def __init__(
+        self, layers: tuple[CacheLayer, ...], n_slots: int, n_ctx: int, k_format: str = "f16", v_format: str = "f16"
+    ) -> None:
         self.n_slots = n_slots
+        self.formats = f"{k_format}_{v_format}"  # as kernels that read or write the cache are called
         self._n_ctx = round_up(n_ctx, KEY_BLOCK)
-        sizes = [(self._slot_bytes(x.n_kv_heads, x.k_dim), self._slot_bytes(x.n_kv_heads, x.v_dim)) for x in layers]
+        k_tile, v_tile = CACHE_TILE_BYTES[k_format], CACHE_TILE_BYTES[v_format]
+        sizes = [
+            (self._slot_bytes(x.n_kv_heads, x.k_dim * k_tile), self._slot_bytes(x.n_kv_heads, x.v_dim * v_tile))
+            for x in layers
+        ]
         self._arena = Arena(n_slots * sum(k + v for k, v in sizes) + PAGE, huge=False)
         self.layers = tuple(
             LayerCache(layer, self._arena.take(n_slots * k, PAGE), self._arena.take(n_slots * v, PAGE), k, v)
             for layer, (k, v) in zip(layers, sizes, strict=True)
         )
-        self._regions = tuple(region for cache in self.layers for region in _regions(cache))
+        self._regions = tuple(region for cache in self.layers for region in _regions(cache, k_tile, v_tile))
         self._alike = Counter((r.n_heads, r.head_bytes, r.unit, r.unit_bytes) for r in self._regions)
         self._n_rows = np.zeros(n_slots, np.int64)  # positions ever written since the slot was last cut back
 
-    def _slot_bytes(self, n_heads: int, dim: int) -> int:
+    def _slot_bytes(self, n_heads: int, tile_bytes: int) -> int:
         """A multiple of the page, and of the heads, so that heads are evenly spaced and slots can be given back."""
-        head = HALF * self._n_ctx * dim
-        total = n_heads * head
+        total = n_heads * self._n_ctx // KEY_TILE * tile_bytes
         while total % PAGE:
-            total += n_heads * HALF * KEY_BLOCK * dim
+            total += n_heads * KEY_BLOCK // KEY_TILE * tile_bytes
         return total
 
     def note_rows(self, slots: IntArray, places: IntArray) -> None:
@@ -110,14 +115,11 @@ class SlotCache:
 
     def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
         """Copy the `n_rows` positions of a slot from `source` on to `target`; both are multiples of `KEY_BLOCK`."""
-        for cache in self.layers:
-            for base, slot_bytes, dim in (
-                (cache.keys, cache.key_slot_bytes, cache.layer.k_dim),
-                (cache.values, cache.value_slot_bytes, cache.layer.v_dim),
-            ):
-                heads = self._arena.view(base + slot * slot_bytes, slot_bytes).reshape(cache.layer.n_kv_heads, -1)
-                n_bytes, row = round_up(n_rows, KEY_TILE) * dim * HALF, dim * HALF
-                heads[:, target * row : target * row + n_bytes] = heads[:, source * row : source * row + n_bytes]
+        for region in self._regions:
+            whole = self._arena.view(region.start + slot * region.slot_bytes, region.slot_bytes)
+            heads = whole.reshape(region.n_heads, region.head_bytes)
+            n_bytes, to, start = (region.used_bytes(n) for n in (n_rows, target, source))
+            heads[:, to : to + n_bytes] = heads[:, start : start + n_bytes]
         self._n_rows[slot] = max(int(self._n_rows[slot]), target + n_rows)
 
     def save(self, slot: int, n_rows: int) -> bytes:
@@ -155,10 +157,13 @@ class SlotCache:
         self._n_rows[slot] = keep
 
 
-def _regions(cache: LayerCache) -> tuple[Region, Region]:
+def _regions(cache: LayerCache, k_tile: int, v_tile: int) -> tuple[Region, Region]:
+    """Keys and values; tiles take `k_tile` and `v_tile` bytes a dimension. Halves of values are written one by one."""
     layer = cache.layer
     n_heads = layer.n_kv_heads
+    is_plain = v_tile == CACHE_TILE_BYTES["f16"]
+    unit, unit_bytes = (1, v_tile // KEY_TILE * layer.v_dim) if is_plain else (KEY_TILE, v_tile * layer.v_dim)
     return (
-        Region(cache.keys, n_heads, cache.key_slot_bytes // n_heads, KEY_TILE, HALF * KEY_TILE * layer.k_dim),
-        Region(cache.values, n_heads, cache.value_slot_bytes // n_heads, 1, HALF * layer.v_dim),
+        Region(cache.keys, n_heads, cache.key_slot_bytes // n_heads, KEY_TILE, k_tile * layer.k_dim),
+        Region(cache.values, n_heads, cache.value_slot_bytes // n_heads, unit, unit_bytes),
     )

@@ -1,8 +1,8 @@
 """Which processor the kernels are compiled for, and the instructions that depend on it.
 
-`CPU` is made once, at import. `PHOBOS_CPU_PATH` forces a narrower path than the host's: `avx512vnni`, `avxvnni`,
- `avx2`, `portable`. All paths give the same integers, and `fma` is fused everywhere, so all give the same
-bits.
+`CPU` is made once, at import. `PHOBOS_CPU_PATH` forces a narrower path than the host's: `avx512vnni`, `avxvnni`, `avx2`
+on x86, `neon-i8mm`, `neon` on 64-bit ARM, `portable`. All paths give the same integers, and `fma` is fused everywhere,
+so all give the same bits.
 """
 
 from __future__ import annotations
@@ -91,6 +91,47 @@ def _dot4_words(builder: Any, acc: Any, unsigned: Any, signed: Any) -> Any:
     return total
 
 
+def _quarters(builder: Any, value: Any) -> list[Any]:
+    """A vector of 512 bits as four of 128."""
+    count = value.type.count // 4
+    return [_slice(builder, value, start, count) for start in range(0, 4 * count, count)]
+
+
+def _join_quarters(builder: Any, parts: list[Any]) -> Any:
+    return _join(builder, _join(builder, *parts[:2]), _join(builder, *parts[2:]))
+
+
+def _make_neon_dot(instruction: str) -> Callable[[Any, Any, Any, Any], Any]:
+    """`acc + dot(a, b)` by an instruction of 128 bits: `sdot` (both signed) or `usdot` (the first unsigned)."""
+    v4i32 = ir.VectorType(_I32, 4)
+    name = f"llvm.aarch64.neon.{instruction}.v4i32.v16i8"
+
+    def dot(builder: Any, acc: Any, a: Any, b: Any) -> Any:
+        parts = zip(*(_quarters(builder, v) for v in (acc, a, b)), strict=True)
+        return _join_quarters(builder, [_call(builder, name, v4i32, *part) for part in parts])
+
+    return dot
+
+
+_dot4_usdot = _make_neon_dot("usdot")
+_sdot = _make_neon_dot("sdot")
+
+
+def _dot4_sdot(builder: Any, acc: Any, unsigned: Any, signed: Any) -> Any:
+    """With codes less 128, which are signed; what that takes away, 128 times the other side, is taken away again from
+    the sum with the sign turned. Its products are the same for all groups of a tile, so they are computed once."""
+    least = ir.Constant(_V64I8, [-128] * 64)
+    moved = _sdot(builder, acc, builder.xor(unsigned, least), signed)
+    return builder.sub(moved, _sdot(builder, ir.Constant(_V16I32, [0] * 16), least, signed))
+
+
+def _lookup_neon(builder: Any, table: Any, codes: Any) -> Any:
+    first = _slice(builder, table, 0, 16)
+    v16i8 = ir.VectorType(_I8, 16)
+    parts = [_call(builder, "llvm.aarch64.neon.tbl1.v16i8", v16i8, first, part) for part in _quarters(builder, codes)]
+    return _join_quarters(builder, parts)
+
+
 def _lookup_avx512(builder: Any, table: Any, codes: Any) -> Any:
     return _call(builder, "llvm.x86.avx512.pshuf.b.512", _V64I8, table, codes)
 
@@ -155,23 +196,36 @@ PATHS = (
     InstructionPath("avx2", _AVX2, "haswell", "+avx2,+fma,+f16c,+bmi,+bmi2", _dot4_words, True, _lookup_avx2),
     InstructionPath("portable", frozenset(), "generic", "", _dot4_words, False),
 )
+# Half floats are part of every 64-bit ARM processor's instructions.
+ARM_PATHS = (
+    InstructionPath("neon-i8mm", frozenset({"neon", "i8mm"}), None, None, _dot4_usdot, True, _lookup_neon),
+    InstructionPath("neon", frozenset({"neon", "dotprod"}), None, None, _dot4_sdot, True, _lookup_neon),
+    InstructionPath("portable", frozenset(), None, None, _dot4_words, True),
+)
+_OTHER_PATHS = ARM_PATHS[-1:]
+
+
+def paths_of(machine: str) -> tuple[InstructionPath, ...]:
+    """The paths of a kind of machine, as `platform.machine` names it, widest first."""
+    if machine in ("x86_64", "AMD64"):
+        return PATHS
+    return ARM_PATHS if machine in ("aarch64", "arm64", "ARM64") else _OTHER_PATHS
 
 
 def choose_path(forced: str | None, features: frozenset[str], machine: str) -> InstructionPath:
     """The forced path, else the widest the host can run."""
-    if forced:
-        for path in PATHS:
-            if path.name == forced:
-                missing = path.needs - features
-                if missing:
-                    raise UsageError(
-                        f"PHOBOS_CPU_PATH={forced} needs {', '.join(sorted(missing))}, which this processor lacks"
-                    )
-                return path
-        raise UsageError(f"PHOBOS_CPU_PATH={forced} is unknown: use one of {', '.join(p.name for p in PATHS)}")
-    if machine not in ("x86_64", "AMD64"):
-        return InstructionPath("portable", frozenset(), None, None, _dot4_words, True)
-    return next(path for path in PATHS if path.needs <= features)
+    paths = paths_of(machine)
+    if not forced:
+        return next(path for path in paths if path.needs <= features)
+    for path in paths:
+        if path.name == forced:
+            missing = path.needs - features
+            if missing:
+                raise UsageError(
+                    f"PHOBOS_CPU_PATH={forced} needs {', '.join(sorted(missing))}, which this processor lacks"
+                )
+            return path
+    raise UsageError(f"PHOBOS_CPU_PATH={forced} is unknown: use one of {', '.join(p.name for p in paths)}")
 
 
 def host_features() -> frozenset[str]:

@@ -78,6 +78,11 @@ PACKED: dict[GGMLType, PackedType] = {
 }
 
 
+# Bytes that a tile of `KEY_TILE` cached positions takes for each dimension, by format: halves; codes of 8 bits, and a
+# half for each `BLOCK` of them.
+CACHE_TILE_BYTES: dict[str, int] = {"f16": 2 * KEY_TILE, "q8_0": KEY_TILE + 2 * KEY_TILE // BLOCK}
+
+
 class Header(IntEnum):
     """Word indices of the batch header."""
 

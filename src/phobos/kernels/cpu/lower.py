@@ -419,7 +419,7 @@ class Lowering:
             layer.v_dim, op.table.width // 2 if op.table is not None else 0, int(op.style == "neox"),
             self.weight_at(op.q_norm), self.weight_at(op.k_norm), float(op.eps),
         )  # fmt: skip
-        self.emit("rope:rotate_store", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit(f"rope:rotate_store_{self._cache.formats}", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _attention(self, op: Attention) -> None:
         layer = op.layer
@@ -432,7 +432,7 @@ class Lowering:
             self.weight_at(op.sinks),
         )  # fmt: skip
         writes = writes_of(op) | {"parts"}
-        self.emit("attention:attention", arguments, op, reads=reads_of(op), writes=writes)
+        self.emit(f"attention:attention_{self._cache.formats}", arguments, op, reads=reads_of(op), writes=writes)
         shape = (
             parts,
             self.header,
