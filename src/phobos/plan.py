@@ -18,8 +18,8 @@ from phobos.kernels import cache_row_bytes, plan_limits, state_bytes
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cpu.layout import float_stride, thread_scratch_bytes
 from phobos.kernels.cpu.lower import Limits, buffer_sizes
-from phobos.kernels.cpu.weights import Weight, describe_weights
-from phobos.program.steps import Program, matrices_of
+from phobos.kernels.cpu.weights import SLICE_BYTES, describe_program
+from phobos.program.steps import Program
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
@@ -46,10 +46,9 @@ class Part:
 class Plan:
     """The whole answer; bytes. `max_ctx` is the largest context that fits with `n_slots` slots, 0 if none does.
 
-    `total_bytes` is what a running model with a full context needs. `file_bytes` are the file's own pages while it is
-    packed: no part of that, since the system takes them back as soon as memory is short; `peak_bytes`, the most the
-    process is seen to hold where memory is plenty, counts them. `archive_bytes` more may be taken by conversations that
-    gave way to others; it is chosen from what is left, and no part of the total.
+    `total_bytes` is what a running model with a full context needs; `peak_bytes` the most the process is seen to hold,
+    which while loading is the packed weights, a slice of the file and the tokenizer in the making. `archive_bytes` more
+    may be taken by conversations that gave way to others; it is chosen from what is left, and no part of the total.
     """
 
     path: str
@@ -60,7 +59,6 @@ class Plan:
     cache_bytes_per_token: int
     parts: tuple[Part, ...]
     total_bytes: int
-    file_bytes: int
     peak_bytes: int
     memory_total: int | None
     memory_available: int | None
@@ -80,8 +78,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         program = build_program(gguf)
         architecture = gguf.architecture
         weights = weights_bytes(gguf, program)
-        on_disk = sum(tensor.n_bytes for tensor in gguf.tensors.values())
-        limits = _limits(program, settings, None if have.available is None else have.available - on_disk)
+        limits = _limits(program, settings, None if have.available is None else have.available - weights)
         kind = gguf.get_str("tokenizer.ggml.model", "")
         scratch = scratch_bytes(gguf, program, limits, settings.n_threads or machine.n_usable_cores())
     per_token = cache_row_bytes(program, settings)
@@ -117,8 +114,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         cache_bytes_per_token=per_token,
         parts=parts,
         total_bytes=total,
-        file_bytes=on_disk,
-        peak_bytes=max(total - unwritten, process + weights + on_disk),
+        peak_bytes=max(total - unwritten, process + weights + SLICE_BYTES),
         memory_total=have.total,
         memory_available=have.available,
         fits=fits,
@@ -185,15 +181,12 @@ def largest_context(room: int | None, bytes_per_token: int, limit: int) -> int:
 
 def weights_bytes(gguf: GGUF, program: Program) -> int:
     """Bytes of all weights as the CPU backend holds them: matrices packed, vectors as float32."""
-    return sum(weight.n_bytes for weight in _weights(gguf, program).values())
-
-
-def _weights(gguf: GGUF, program: Program) -> dict[str, Weight]:
-    matrices = dict.fromkeys(name for op in program.ops for name in matrices_of(op))
-    return describe_weights(gguf, matrices, [name for name in program.weights() if name not in matrices])
+    return sum(weight.n_bytes for weight in describe_program(gguf, program).values())
 
 
 def scratch_bytes(gguf: GGUF, program: Program, limits: BackendLimits, n_threads: int) -> int:
     """Bytes of the buffers of one pass and of each thread's own scratch."""
-    sizes = buffer_sizes(program, _weights(gguf, program), Limits(limits.max_rows, limits.max_outputs, limits.n_ctx))
+    sizes = buffer_sizes(
+        program, describe_program(gguf, program), Limits(limits.max_rows, limits.max_outputs, limits.n_ctx)
+    )
     return sum(sizes.values()) + n_threads * thread_scratch_bytes(limits.max_rows)

@@ -89,6 +89,30 @@ def test_tensors_are_views_of_the_file(tmp_path: Path, alignment: int) -> None:
             assert bytes(data) == packed.tobytes()
 
 
+def file_pages() -> int:
+    """Bytes of files this process holds in memory."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("this system does not tell what a process holds")
+    return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("RssFile"))
+
+
+def test_released_bytes_leave_the_process_and_can_be_read_again(tmp_path: Path) -> None:
+    size = 24 << 20
+    values = np.arange(size // 4, dtype=np.float32).reshape(64, -1)
+    path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "x"}, {"a": (GGMLType.F32, values)})
+    with open_gguf(path) as model:
+        total = int(model.data("a").sum(dtype=np.int64))
+        held = file_pages()
+        model.release("a", size // 2)
+        half = file_pages()
+        model.release("a")
+        assert held - half == pytest.approx(size / 2, rel=0.1)
+        assert held - file_pages() == pytest.approx(size, rel=0.1)
+        assert int(model.data("a").sum(dtype=np.int64)) == total
+        model.release("a", 1)
+
+
 def test_the_gguf_package_reads_the_same(tmp_path: Path) -> None:
     """The writer of these tests and the reader agree with the format's own package, not only with each other."""
     flat = {key: value for key, value in METADATA.items() if not key.startswith("nested")}

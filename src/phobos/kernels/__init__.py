@@ -54,7 +54,7 @@ def open_backend(gguf: GGUF, settings: EngineSettings, progress: Progress) -> tu
         backend = _open_on_card(card, program, gguf, settings, progress)
         if backend is not None:
             return backend, describe_model(gguf, program, backend)
-    limits = plan_limits(program, settings, _free_for_cache(gguf, settings.backend))
+    limits = plan_limits(program, settings, _free_for_cache(gguf, program, settings.backend))
     try:
         backend = _open(program, gguf, limits, settings, progress)
     except (MemoryError, OSError) as error:
@@ -137,14 +137,16 @@ def _warn_of_widened(gguf: GGUF, names: tuple[str, ...]) -> None:
     )
 
 
-def _free_for_cache(gguf: GGUF, backend: str) -> int | None:
+def _free_for_cache(gguf: GGUF, program: Program, backend: str) -> int | None:
     """Bytes that weights leave of the free memory; None where the system does not tell what is free."""
     free = read_memory().available
     if free is None:
         return None
     if backend == "reference":
         return free - 4 * sum(math.prod(tensor.shape) for tensor in gguf.tensors.values())
-    return free - sum(tensor.n_bytes for tensor in gguf.tensors.values())
+    from phobos.kernels.cpu.weights import describe_program
+
+    return free - sum(weight.n_bytes for weight in describe_program(gguf, program).values())
 
 
 def cache_row_bytes(program: Program, settings: EngineSettings) -> int:

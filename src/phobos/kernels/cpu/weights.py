@@ -1,7 +1,8 @@
 """Weights in memory: matrices packed by type, vectors as float32.
 
-Every tensor is read once from the file's mapping and packed by compiled code, all threads at work, into one arena. A
-type without a packed form is widened to halves, which the load reports.
+Every tensor is read once from the file's mapping and packed by compiled code, all threads at work, into one arena; the
+file's pages are let go as they are packed, so that a load holds the packed weights and one slice of the file. A type
+without a packed form is widened to halves, which the load reports.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from phobos.gguf.reader import GGUF
 from phobos.kernels.cpu.compiler import ENTRY_TYPE, encode_record, load_kernels
 from phobos.kernels.cpu.layout import BLOCK, GROUP, LINE, PACKED, PackedType, packed_bytes, round_up
 from phobos.kernels.cpu.memory import Arena
+from phobos.program.steps import Program, matrices_of
 
 SLICE_BYTES = 32 << 20  # packed at a time, so that progress is seen and a cancelled load stops soon
 CODEBOOKS = {  # of the types whose packers look points up
@@ -63,6 +65,12 @@ def describe_weights(gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str]
     return weights
 
 
+def describe_program(gguf: GGUF, program: Program) -> dict[str, Weight]:
+    """The same of all that a program needs: what its products and tables read is packed, the rest is float32."""
+    matrices = dict.fromkeys(name for op in program.ops for name in matrices_of(op))
+    return describe_weights(gguf, matrices, [name for name in program.weights() if name not in matrices])
+
+
 def plan_weights(
     gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str], transposed: Collection[str] = ()
 ) -> tuple[Mapping[str, Weight], Arena]:
@@ -93,14 +101,16 @@ def fill_weights(
             values = TABLE[gguf.tensors[name].type].dequantize(gguf.data(name)).astype(np.float32)
             values = (values.reshape(_matrix_shape(gguf, name)).T if weight.transposed else values).ravel()
             arena.view(weight.address, values.nbytes)[:] = values.view(np.uint8)
+            gguf.release(name)
         else:
             source = _widen(gguf, name) if weight.widened else gguf.data(name)
             shape = _matrix_shape(gguf, name)
             book = CODEBOOKS.get(gguf.tensors[name].type)
             table = level_numbers(book).ctypes.data if book is not None else 0
             places = (weight.address, source.ctypes.data, table)
-            for fraction in _pack(packers[packer], places, weight.kind, shape, n_threads):
-                report(name, (done + fraction * weight.n_bytes) / total)
+            for n_rows in _pack(packers[packer], places, weight.kind, shape, n_threads):
+                gguf.release(name, gguf.tensors[name].n_bytes * n_rows // shape[0])
+                report(name, (done + weight.n_bytes * n_rows / shape[0]) / total)
         done += weight.n_bytes
 
 
@@ -116,8 +126,8 @@ def _widen(gguf: GGUF, name: str) -> np.ndarray:
 
 def _pack(
     function: int, places: tuple[int, int, int], kind: PackedType, shape: tuple[int, int], n_threads: int
-) -> Iterator[float]:
-    """Pack slice by slice; yields the fraction done. `places`: addresses of the target, the source and a table."""
+) -> Iterator[int]:
+    """Pack slice by slice; yields the rows done. `places`: addresses of the target, the source and a table."""
     n_out, n_in = shape
     n_groups = round_up(n_out, GROUP) // GROUP
     n_records = n_in // kind.values
@@ -135,7 +145,7 @@ def _pack(
         ENTRY_TYPE(function)(record.ctypes.data, 0, n_threads)
         for worker in share:
             worker.join()
-        yield last / n_groups
+        yield min(GROUP * last, n_out)
 
 
 def is_quantized(kind: PackedType) -> bool:
