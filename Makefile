@@ -20,7 +20,7 @@ help:
 	@echo "make check        format, lint, types, import contracts, file budget, generated docs"
 	@echo "make format       rewrite the sources in the project's format"
 	@echo "make docs         write docs/cli.md again from the commands"
-	@echo "make bench        measure prompt and decode speed of the models in models/"
+	@echo "make bench        measure the models in models/ and write docs/benchmarks.md (BENCH='--against llama.cpp')"
 	@echo "make referee      write tests/golden again with llama.cpp (builds llama-cpp-python)"
 	@echo "make test-models  fetch the three further test models (1.9 GB)"
 
@@ -69,7 +69,7 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.runtime
 	@$(BIN)/phobos-cli pull smollm2 --if-missing
-	@for model in models/*.gguf; do $(BIN)/phobos-cli bench "$$model" || exit 1; done
+	@$(BIN)/python scripts/write_benchmarks.py $(BENCH)
 
 referee: $(VENV)/.dev
 	@$(BIN)/phobos-cli pull smollm2 --if-missing

@@ -1,0 +1,108 @@
+"""Measure the models that are here and write the table of docs/benchmarks.md.
+
+    python scripts/write_benchmarks.py [--against llama.cpp] [--repetitions N] [--depth N ...] [MODEL.gguf ...]
+
+Each model is measured by `phobos-cli bench`, in a process of its own: one run to warm up, then `--repetitions` runs of
+each kind, the peer's in turn with ours. The table gives medians with the least and the most, and beside them what the
+machine could read and multiply in the same minute. Nothing else should run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+VERSIONS = ("numba", "llvmlite", "numpy")
+METHOD = """\
+`make bench` writes this page: every model file in `models/` is measured by `phobos-cli bench`, a process each. `pp512`
+is a prompt of 512 random tokens in one pass, `tg128` 128 single tokens one after the other, `x 8` eight conversations
+that decode together, `@ d4096` the same with 4096 tokens before. One run of each kind warms up, then each is run
+{repetitions} times{turns}; the table has the median, and the least and the most. *GB/s* are the packed weights' bytes
+that a decode pass reads, *of limit* their share of what all threads read from memory in the same process
+(a region of half a gigabyte, the best of five)."""
+
+
+def measure(model: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """What `phobos-cli bench --json` says of a model."""
+    command = [sys.executable, "-m", "phobos.cli", "bench", str(model), "--json", "-r", str(given.repetitions)]
+    command += ["--rows", "1", "--rows", "8"] if not given.quick else []
+    for depth in given.depth or [0]:
+        command += ["--depth", str(depth)]
+    if given.against:
+        command += ["--against", given.against]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{model.name} could not be measured: {done.stderr.strip()}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def describe_machine(found: dict[str, Any], given: argparse.Namespace) -> list[str]:
+    """The lines above the tables."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in VERSIONS)
+    lines = [
+        f"- processor: {found['processor']}, {found['threads']} threads, path `{found['path']}`",
+        f"- {platform.system()} {platform.machine()}; Phobos {found['phobos']}, Python {platform.python_version()}, "
+        + versions,
+    ]
+    if given.against:
+        lines.append(f"- peer: llama.cpp by llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
+    return [*lines, f"- {time.strftime('%Y-%m-%d', time.gmtime())}"]
+
+
+def write_table(found: dict[str, Any]) -> list[str]:
+    """A model's lines."""
+    limits = found["limits"]
+    able = f"reads {limits['read_gbs']:.1f} GB/s, multiplies {limits['int8_gops']:.0f} Gop/s (int8)"
+    against = any(result["peer_median"] for result in found["results"])
+    lines = ["", f"## {found['model']}, {found['quantization']}", "", f"The machine {able}.", ""]
+    lines.append("| run | tok/s | spread | GB/s | of limit |" + (" llama.cpp | ratio |" if against else ""))
+    lines.append("|---|---:|---:|---:|---:|" + ("---:|---:|" if against else ""))
+    for result in found["results"]:
+        gbs = result["weights_gbs"]
+        cells = [result["run"], f"{result['median']:.1f}", f"{result['low']:.1f}-{result['high']:.1f}"]
+        cells += [f"{gbs:.1f}", f"{gbs / limits['read_gbs']:.0%}"] if gbs else ["", ""]
+        if against:
+            peer = result["peer_median"]
+            cells += [f"{peer:.1f}", f"{result['ratio']:.2f}"] if peer else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    """Measure, and write the page once all is measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.gguf")
+    parser.add_argument("--against", choices=["llama.cpp"], help="run the peer in turn with Phobos")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--depth", type=int, action="append", help="tokens before (0 unless given; several times)")
+    parser.add_argument("--quick", action="store_true", help="only single conversations")
+    parser.add_argument("--out", type=Path, default=PAGE)
+    given = parser.parse_args()
+    models = given.models or sorted((ROOT / "models").glob("*.gguf"))
+    if not models:
+        raise SystemExit("there is no model to measure: give the path of a .gguf file")
+    measured = []
+    for model in models:
+        print(f"measuring {model.name}", file=sys.stderr)
+        measured.append(measure(model, given))
+    turns = ", ours and the peer's in turn" if given.against else ""
+    lines = ["# Benchmarks", "", METHOD.format(repetitions=given.repetitions, turns=turns), ""]
+    lines += describe_machine(measured[0], given)
+    for found in measured:
+        lines += write_table(found)
+    given.out.write_text("\n".join(lines) + "\n")
+    print(f"{given.out} is written", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
