@@ -175,7 +175,10 @@ def test_every_flag_reaches_its_setting(seen: Seen) -> None:
     )
     assert cli.main(args.split()) == 0
     sampling = SamplingDefaults(0.5, 3, 0.4, 0.1, 0.2, 0.3, -0.3, 1.1, 42, 7)
-    expected = EngineSettings(Path("m"), "reference", 3, 512, 4, 64, "f16", "q8_0", False, "{{t}}", sampling)
+    expected = EngineSettings(
+        Path("m"), "reference", n_threads=3, n_ctx=512, n_slots=4, chunk_rows=64, cache_type_k="f16",
+        cache_type_v="q8_0", prefix_cache=False, chat_template="{{t}}", sampling=sampling,
+    )  # fmt: skip
     assert options.read_engine(seen.values, Path("m")) == expected
 
 

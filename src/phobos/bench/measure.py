@@ -112,13 +112,15 @@ def run(path: Path, values: dict[str, Any]) -> int:
         n_ctx=n_ctx,
         n_slots=max((r.n_rows for r in runs), default=1),
         chunk_rows=max(512, values["n_prompt"]),
+        cache_type_k=values["cache_type_k"],
+        cache_type_v=values["cache_type_v"],
     )
     with open_gguf(path) as gguf:
         backend, info = open_backend(gguf, settings, lambda progress: None)
     try:
         card = backend.describe()
         limits = measure_limits(card.n_threads)
-        with open_peer(values["against"], path, card.n_threads, n_ctx) as time_peer:
+        with open_peer(values["against"], settings, card.n_threads) as time_peer:
             results = measure(
                 Subject(backend, SEED).time, time_peer, runs, values["repetitions"], backend.memory()["weights"]
             )

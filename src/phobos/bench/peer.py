@@ -8,18 +8,19 @@ import importlib
 import random
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from phobos.bench.runs import Run
 from phobos.errors import UsageError
+from phobos.gguf.quants import GGMLType
+from phobos.settings import EngineSettings
 
 N_UBATCH = 512
 
 
 @contextlib.contextmanager
-def open_peer(name: str | None, path: Path, n_threads: int, n_ctx: int) -> Iterator[Callable[[Run], float] | None]:
-    """A function that times a run on the peer, or None where none is asked for."""
+def open_peer(name: str | None, settings: EngineSettings, n_threads: int) -> Iterator[Callable[[Run], float] | None]:
+    """A function that times a run on the peer, or None where none is asked for; model, context and cache are ours."""
     if name is None:
         yield None
         return
@@ -30,11 +31,13 @@ def open_peer(name: str | None, path: Path, n_threads: int, n_ctx: int) -> Itera
     log = peer.llama_log_callback(lambda *_: None)
     peer.llama_log_set(log, None)
     peer.llama_backend_init()
-    model = peer.llama_model_load_from_file(str(path).encode(), peer.llama_model_default_params())
+    model = peer.llama_model_load_from_file(str(settings.model_path).encode(), peer.llama_model_default_params())
     if not model:
-        raise UsageError(f"llama.cpp cannot load {path.name}: leave out --against")
+        raise UsageError(f"llama.cpp cannot load {settings.model_path.name}: leave out --against")
     params = peer.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_ubatch = n_ctx + N_UBATCH, N_UBATCH, N_UBATCH
+    assert settings.n_ctx is not None
+    params.n_ctx, params.n_batch, params.n_ubatch = settings.n_ctx + N_UBATCH, N_UBATCH, N_UBATCH
+    params.type_k, params.type_v = (GGMLType[name.upper()] for name in (settings.cache_type_k, settings.cache_type_v))
     params.n_threads = params.n_threads_batch = n_threads
     params.flash_attn_type = 1
     context = peer.llama_init_from_model(model, params)

@@ -33,7 +33,7 @@ BENCH_FLAGS = [
 
 @click.command("bench", cls=PhobosCommand)
 @click.argument("file", metavar="FILE", shell_complete=complete_model)
-@with_flags(BENCH_FLAGS, options.JSON_FLAG, options.GENERAL_FLAGS)
+@with_flags(BENCH_FLAGS, options.CACHE_FLAGS, options.JSON_FLAG, options.GENERAL_FLAGS)
 def command(file: str, **values: Any) -> int:
     """Measure prompt (pp) and decode (tg) speed, as llama-bench reports them."""
     log.configure(values["log"] or "off")

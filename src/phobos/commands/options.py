@@ -38,6 +38,13 @@ GGUF_FLAG = [
          without="the default model", help="A GGUF file, a catalog name or hf:owner/repo[:QUANT|/file]."),
 ]  # fmt: skip
 
+CACHE_FLAGS = [
+    flag("--cache-type-k", "-ctk", group=MODEL, type=CACHE_TYPES, default="f16",
+         help="Format of cached keys; q8_0 takes half the memory."),
+    flag("--cache-type-v", "-ctv", group=MODEL, type=CACHE_TYPES, default="f16",
+         help="Format of cached values; q8_0 takes half the memory."),
+]  # fmt: skip
+
 ENGINE_FLAGS = [
     flag("--ctx-size", "-c", group=MODEL, type=_COUNT, without="4096, less where memory is short", metavar="N",
          help="Tokens a conversation can hold; 0 lets Phobos choose."),
@@ -47,10 +54,7 @@ ENGINE_FLAGS = [
          without="4, less where memory is short", help="Conversations kept at once."),
     flag("--batch-size", "-b", "--ubatch-size", "-ub", "batch_size", group=MODEL, type=click.IntRange(1, 8192),
          default=512, metavar="N", help="Prompt tokens computed in one pass."),
-    flag("--cache-type-k", "-ctk", group=MODEL, type=CACHE_TYPES, default="f16",
-         help="Format of cached keys; q8_0 takes half the memory."),
-    flag("--cache-type-v", "-ctv", group=MODEL, type=CACHE_TYPES, default="f16",
-         help="Format of cached values; q8_0 takes half the memory."),
+    *CACHE_FLAGS,
     flag("--cache-memory", group=MODEL, type=Size(), metavar="SIZE", without="half of what is free beside the weights",
          help="Memory of all conversations together; idle ones give way."),
     flag("--cache-ram", "-cram", group=MODEL, type=Size(), metavar="SIZE",
