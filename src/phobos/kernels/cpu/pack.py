@@ -38,9 +38,11 @@ def _high_bits(out, source, lane):
     """32 high bits, one a value in order, rearranged: bit j of byte i is that of value 4j + i."""
     bits = load_u32(source)
     word = 0
-    for i in range(4):
-        for j in range(8):
-            word |= ((bits >> (4 * j + i)) & 1) << (8 * i + j)
+    for i in range(4):  # of every fourth bit from i on: pairs, fours, then all eight together
+        byte = bits >> i & 0x11111111
+        byte = (byte | byte >> 3) & 0x03030303
+        byte = (byte | byte >> 6) & 0x000F000F
+        word |= ((byte | byte >> 12) & 0xFF) << (8 * i)
     store_u32(out + 4 * lane, word)
 
 
