@@ -143,10 +143,10 @@ def test_a_coded_cache_is_copied_saved_and_restored(tmp_path: Path) -> None:
         assert np.array_equal(backend.run(make_batch(later, 75, 1)), want)
         state = backend.save(1, 75)
         backend.release(1)
-        backend.restore(2, 75, state)
+        backend.restore(2, 75, state, 75)
         assert np.array_equal(backend.run(make_batch(later, 75, 2)), want)
         with pytest.raises(ValueError, match="bytes"):
-            backend.restore(2, 75, state[:-1])
+            backend.restore(2, 75, state[:-1], 75)
         half = 2 * sum(x.n_kv_heads * (x.k_dim + x.v_dim) for x in one.layers) * 80
         assert len(state) == half * 17 // 32, "80 positions, in whole tiles"
 
