@@ -73,7 +73,7 @@ class ScriptedModel:
     def warm(self) -> None:
         pass
 
-    def prepare(self, request: GenerationRequest) -> tuple[int, ...]:
+    def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> tuple[int, ...]:
         self.prepared.append(request.request_id)
         if self.prepare_s:
             time.sleep(self.prepare_s)
@@ -89,7 +89,7 @@ class ScriptedModel:
             if "break the server" in text:
                 raise ValueError("secret internals")
             tokens = self.tokenizer.encode(text)
-        if len(tokens) >= self.n_ctx:
+        if len(tokens) >= self.n_ctx and not any_length:
             raise ContextLengthError(len(tokens), self.n_ctx)
         return tuple(tokens)
 

@@ -101,9 +101,9 @@ class Model:
         if self.answers is not None:
             self.answers.grammars.warm()
 
-    def prepare(self, request: GenerationRequest) -> tuple[int, ...]:
+    def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> tuple[int, ...]:
         """The tokens of the prompt. Raises `RequestError` for what this model cannot do, `ContextLengthError` for a
-        prompt that leaves no room for an answer."""
+        prompt that leaves no room for an answer unless `any_length`."""
         self._check(request)
         if self.answers is not None:
             self.answers.check(request)
@@ -111,7 +111,7 @@ class Model:
         param = "messages" if request.is_chat else "prompt"
         if not tokens:
             raise RequestError("the prompt is empty: send some text", param=param)
-        if len(tokens) >= self.n_ctx:
+        if len(tokens) >= self.n_ctx and not any_length:
             error = ContextLengthError(len(tokens), self.n_ctx)
             error.param = param
             raise error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phobos.chat.messages import GenerationRequest
-from phobos.errors import ContextLengthError, RequestError
+from phobos.errors import RequestError
 from phobos.http.port import ServedModel
 
 
@@ -25,10 +25,7 @@ def check_request(request: GenerationRequest, model: ServedModel) -> None:
 
 def count_prompt(request: GenerationRequest, model: ServedModel) -> int:
     """The tokens of a request's prompt, also of one that does not fit. Raises `RequestError`."""
-    try:
-        return len(model.prepare(request))
-    except ContextLengthError as error:
-        return int(error.details["n_prompt_tokens"])
+    return len(model.prepare(request, any_length=True))
 
 
 def _check_bounds(request: GenerationRequest, model: ServedModel) -> None:

@@ -83,7 +83,7 @@ def apply_template(body: dict[str, Any], model: ServedModel, request_id: str) ->
         thinking=thinking is True,
         template_kwargs=kwargs,
     )
-    return {"prompt": model.tokenizer.decode(list(model.prepare(request)), special=True)}
+    return {"prompt": model.tokenizer.decode(list(model.prepare(request, any_length=True)), special=True)}
 
 
 def describe_slots(model: ServedModel, snapshot: Snapshot) -> list[dict[str, Any]]:

@@ -95,8 +95,8 @@ class ServedModel(Protocol):
     def supports_thinking(self) -> bool:
         """Whether its template can turn reasoning on."""
 
-    def prepare(self, request: GenerationRequest) -> tuple[int, ...]:
-        """Render and tokenize. Raises `RequestError`."""
+    def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> tuple[int, ...]:
+        """Render and tokenize. Raises `RequestError`, also where it does not fit unless `any_length`."""
 
 
 class SlotActions(Protocol):
