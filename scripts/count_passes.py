@@ -27,8 +27,12 @@ from phobos.program.steps import Attention, Buffer, Embed, HeadMatMul, MatMul, O
 
 CONTEXT = 512  # positions in the cache of the decode pass
 PROMPT_ROWS = 512
-#: Published bandwidth (bytes/s), and `dp4a` operations/s: multiprocessors x 64 a clock x 8 operations x boost clock.
-CARDS = {"RTX 4090": (1.008e12, 128 * 64 * 8 * 2.52e9), "H200": (4.8e12, 132 * 64 * 8 * 1.98e9)}
+#: Published bandwidth (bytes/s), and operations/s of `dp4a` (multiprocessors x 64 a clock x 8 operations x boost clock)
+#: and of `mma` with the float epilogue that goes with it: 4 operations a block of 32 inputs, 128 lanes a clock.
+CARDS = {
+    "RTX 4090": (1.008e12, 128 * 64 * 8 * 2.52e9, 128 * 128 * 16 * 2.52e9),
+    "H200": (4.8e12, 132 * 64 * 8 * 1.98e9, 132 * 128 * 16 * 1.98e9),
+}
 LAUNCH_S = 1.5e-6  # of a kernel inside a recorded pass, roughly
 
 
@@ -58,6 +62,7 @@ class Count:
     n: int = 0
     n_bytes: int = 0
     operations: int = 0
+    is_tiled: bool = False
 
 
 def _rows(buffer: Buffer, n_rows: int, n_outputs: int) -> int:
@@ -96,15 +101,17 @@ def count_pass(
     """Every kernel of a pass with one wanted output."""
     table: dict[str, Count] = {}
     for launch, op in zip(*lowering.lower(n_rows, 1), strict=True):
-        count = table.setdefault(launch.kernel.partition(":")[2], Count())
+        module, _, kernel = launch.kernel.partition(":")
+        is_tiled = module == "matmul_tile"
+        count = table.setdefault(kernel + " (mma)" * is_tiled, Count(is_tiled=is_tiled))
         n_bytes, operations = count_launch(launch, op, weights, n_rows, 1, context)
         count.n, count.n_bytes, count.operations = count.n + 1, count.n_bytes + n_bytes, count.operations + operations
     return table
 
 
-def seconds(count: Count, bandwidth: float, rate: float) -> float:
+def seconds(count: Count, bandwidth: float, dot_rate: float, tile_rate: float) -> float:
     """At the roofs, without launches."""
-    return max(count.n_bytes / bandwidth, count.operations / rate)
+    return max(count.n_bytes / bandwidth, count.operations / (tile_rate if count.is_tiled else dot_rate))
 
 
 def format_table(title: str, table: dict[str, Count]) -> list[str]:
@@ -143,8 +150,8 @@ def main(arguments: Sequence[str]) -> int:
     moved = sum(count.n_bytes for count in decode.values())
     n_launches = sum(count.n for count in decode.values())
     print(f"Of the decode pass's {moved / 1e6:.1f} MB, {read / moved:.1%} are the file's own weights.")
-    for name, (bandwidth, rate) in CARDS.items():
-        ideal = sum(seconds(count, bandwidth, rate) for count in decode.values())
+    for name, (bandwidth, *rates) in CARDS.items():
+        ideal = sum(seconds(count, bandwidth, *rates) for count in decode.values())
         whole = ideal + n_launches * LAUNCH_S
         print(
             f"{name}: {1 / ideal:.0f} tok/s at the roofs; with {LAUNCH_S * 1e6:.1f} us for each of {n_launches} "

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ptx_matrix import multiply_fragments
 from ptx_operations import OPERATIONS, types_of
 from ptx_text import Address, Entry, Instruction, Operand, Register
 
@@ -249,7 +250,8 @@ class Threads:
         base = self.read(address.base)
         place = np.asarray(base).astype(np.uint64) + np.uint64(address.offset)
         values = data if isinstance(data, tuple) else (data,)
-        assert (np.asarray(place) % np.uint64(kind.itemsize * len(values)) == 0).all() or mask is not None
+        is_aligned = np.asarray(place) % np.uint64(kind.itemsize * len(values)) == 0
+        assert (is_aligned if mask is None else is_aligned | ~mask).all(), f"not aligned: {instruction.text}"
         whole, index = self._places(parts[1], place, kind, mask)
         if self.traffic is not None and parts[1] == "global":
             self._count(place, kind.itemsize * len(values), mask)
@@ -304,8 +306,6 @@ class Threads:
         self.write(Register(name), np.take_along_axis(values, chosen, axis=1).reshape(-1), mask)
 
     def _multiply(self, instruction: Instruction, mask: Array) -> None:
-        from ptx_matrix import multiply_fragments
-
         self._whole_warps(mask, instruction.text)
         targets, *sources = instruction.operands
         fragments = []

@@ -77,7 +77,7 @@ def test_products(tmp_path: Path, kind: GGMLType) -> None:
     seen = x.astype(np.float64) if kind in FLOAT_TYPES else quantize_activations(x)
     size = np.abs(seen) @ np.abs(w).T
     with loaded(one, tmp_path, "cuda", max_rows=24) as backend:
-        found = [backend.run(make_batch(np.arange(n))).copy() for n in (1, 3, 11)]
+        found = [backend.run(make_batch(np.arange(n))).copy() for n in (1, 3, 24)]
     for got in found:
         n = len(got)
         want = (seen[:n] @ w.T + bias[16 : 16 + n_out]) * 0.5 + residual[:n]

@@ -212,7 +212,7 @@ class CudaBackend:
 
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""
-        features = "dp4a, compute capability {}.{}".format(*self._card.target)
+        features = "dp4a and mma, compute capability {}.{}".format(*self._card.target)
         return CardInfo(self._card.name, "cuda", features, 1, self._card.bandwidth_gbs)
 
     def memory(self) -> dict[str, int]:

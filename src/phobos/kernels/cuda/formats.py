@@ -36,10 +36,11 @@ _FOUR = np.uint32(4)
 
 
 class Format(NamedTuple):
-    """The readers of a packed type."""
+    """The readers of a packed type. `pair(codes, high, index, t)`: words t and 4 + t alone."""
 
     kind: PackedType
     words: Any
+    pair: Any
     scales_of: Any
     signed: bool
     has_minimum: bool
@@ -72,6 +73,19 @@ def _five_bit_words(codes, high, index):
 
 
 @device
+def _nibble_pair(codes, high, index, t):
+    word = load_u32(codes + 16 * index + 4 * t)
+    return word & _LOW, (word >> _FOUR) & _LOW
+
+
+@device
+def _five_bit_pair(codes, high, index, t):
+    word = load_u32(codes + 16 * index + 4 * t)
+    h = load_u32(high + 4 * index) >> np.uint32(t)
+    return (word & _LOW) | ((h << _FOUR) & _FIFTH), ((word >> _FOUR) & _LOW) | (h & _FIFTH)
+
+
+@device
 def _minus_32(code):
     """Each byte, below 64, less 32, as a signed byte."""
     return ((code | _TOP) - _THIRTY_TWO) ^ _TOP
@@ -91,6 +105,19 @@ def _q6_words(codes, high, index):
         _minus_32(((c >> _FOUR) & _LOW) | (g & _HIGH)),
         _minus_32(((d >> _FOUR) & _LOW) | ((g >> np.uint32(2)) & _HIGH)),
     )
+
+
+@device
+def _q6_pair(codes, high, index, t):
+    word = load_u32(codes + 16 * index + 4 * t)
+    h = (load_u32(high + 8 * index) >> np.uint32(2 * t)) << _FOUR
+    g = (load_u32(high + 8 * index + 4) >> np.uint32(2 * t)) << _FOUR
+    return _minus_32((word & _LOW) | (h & _HIGH)), _minus_32(((word >> _FOUR) & _LOW) | (g & _HIGH))
+
+
+@device
+def _byte_pair(codes, high, index, t):
+    return load_u32(codes + 32 * index + 4 * t), load_u32(codes + 32 * index + 16 + 4 * t)
 
 
 @device
@@ -126,7 +153,11 @@ def _make_table_words(values):
             entries(d >> s),
         )  # fmt: skip
 
-    return words
+    @device
+    def pair(codes, high, index, t):
+        return entries(load_u16(codes + 16 * index + 2 * t)), entries(load_u16(codes + 16 * index + 8 + 2 * t))
+
+    return words, pair
 
 
 @device
@@ -178,20 +209,22 @@ _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 
 _MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
-def _format(kind, words, scales_of, *, signed=False, has_minimum=True, halves=False):
-    return Format(PACKED[kind], words, scales_of, signed, has_minimum, halves)
+def _format(kind, readers, scales_of, *, signed=False, has_minimum=True, halves=False):
+    return Format(PACKED[kind], *readers, scales_of, signed, has_minimum, halves)
 
 
+_NIBBLES, _FIVE_BITS = (_nibble_words, _nibble_pair), (_five_bit_words, _five_bit_pair)
+_BYTES, _SIX_BITS = (_byte_words, _byte_pair), (_q6_words, _q6_pair)
 _T = GGMLType
 FORMATS: dict[GGMLType, Format] = {
-    _T.Q8_0: _format(_T.Q8_0, _byte_words, _scale_only, signed=True, has_minimum=False),
-    _T.Q4_0: _format(_T.Q4_0, _nibble_words, _scale_minus_8),
-    _T.Q4_1: _format(_T.Q4_1, _nibble_words, _scale_and_minimum),
-    _T.Q5_0: _format(_T.Q5_0, _five_bit_words, _scale_minus_16),
-    _T.Q5_1: _format(_T.Q5_1, _five_bit_words, _scale_and_minimum),
-    _T.Q4_K: _format(_T.Q4_K, _nibble_words, _k_scales),
-    _T.Q5_K: _format(_T.Q5_K, _five_bit_words, _k_scales),
-    _T.Q6_K: _format(_T.Q6_K, _q6_words, _q6_scales, signed=True, has_minimum=False, halves=True),
+    _T.Q8_0: _format(_T.Q8_0, _BYTES, _scale_only, signed=True, has_minimum=False),
+    _T.Q4_0: _format(_T.Q4_0, _NIBBLES, _scale_minus_8),
+    _T.Q4_1: _format(_T.Q4_1, _NIBBLES, _scale_and_minimum),
+    _T.Q5_0: _format(_T.Q5_0, _FIVE_BITS, _scale_minus_16),
+    _T.Q5_1: _format(_T.Q5_1, _FIVE_BITS, _scale_and_minimum),
+    _T.Q4_K: _format(_T.Q4_K, _NIBBLES, _k_scales),
+    _T.Q5_K: _format(_T.Q5_K, _FIVE_BITS, _k_scales),
+    _T.Q6_K: _format(_T.Q6_K, _SIX_BITS, _q6_scales, signed=True, has_minimum=False, halves=True),
     _T.IQ4_NL: _format(_T.IQ4_NL, _make_table_words(_IQ4_NL), _scale_only, signed=True, has_minimum=False),
     _T.MXFP4: _format(_T.MXFP4, _make_table_words(_MXFP4), _mxfp4_scales, signed=True, has_minimum=False),
 }

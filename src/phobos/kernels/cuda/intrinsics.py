@@ -191,6 +191,39 @@ def dot4_signed(typingctx, total, codes, values):
     )
 
 
+def _make_matrix_product(shape, codes_type, n_weights, n_values):
+    """Products of a warp's fragments: 16 rows of 8-bit codes by 8 columns of signed bytes, four int32 a lane."""
+    operands = n_weights + n_values
+    weights = ",".join(f"${4 + i}" for i in range(n_weights))
+    values = ",".join(f"${4 + n_weights + i}" for i in range(n_values))
+    zeros = ",".join(f"${4 + operands}" for _ in range(4))
+    text = (
+        f"mma.sync.aligned.{shape}.row.col.s32.{codes_type}.s8.s32 "
+        f"{{$0,$1,$2,$3}}, {{{weights}}}, {{{values}}}, {{{zeros}}};"
+    )
+    constraints = ",".join(["=r"] * 4 + ["r"] * (operands + 1))
+    kinds = (types.uint32,) * operands
+    return _make_assembly(text, constraints, types.UniTuple(types.int32, 4), *kinds, types.int32, side_effect=True)
+
+
+@intrinsic
+def multiply_unsigned(typingctx, a, b, c, d, e, f, zero):
+    """16 x 32 unsigned codes (four words a lane) by 32 x 8 signed values (two)."""
+    return _make_matrix_product("m16n8k32", "u8", 4, 2)
+
+
+@intrinsic
+def multiply_signed(typingctx, a, b, c, d, e, f, zero):
+    """16 x 32 signed codes (four words a lane) by 32 x 8 signed values (two)."""
+    return _make_matrix_product("m16n8k32", "s8", 4, 2)
+
+
+@intrinsic
+def multiply_half(typingctx, a, b, c, zero):
+    """16 x 16 signed codes (two words a lane) by 16 x 8 signed values (one)."""
+    return _make_matrix_product("m16n8k16", "s8", 2, 1)
+
+
 @intrinsic
 def permute(typingctx, low, high, selector):
     """Four bytes chosen from eight by the low four nibbles of `selector`, each 0 to 7."""

@@ -27,6 +27,8 @@ from phobos.kernels.cuda.layout import (
     ROWS_OF_BLOCK,
     SPLIT_ROWS,
     THREADS,
+    TILE_COLUMNS,
+    TILED_ROWS,
     WARP,
     Header,
     quantized_stride,
@@ -323,6 +325,14 @@ class Lowering:
             x, stride = self.at(op.x), 4 * op.x.width
         n_rows = self.rows_of(op.out)
         n_tile = self.tile_of(n_rows)
+        if n_rows >= TILED_ROWS and not weight.kind.is_float:
+            tiled = (
+                self.at(op.out), x, *weight.planes, self.vector(op.bias), self.at(op.residual), self.count_at(op.out),
+                op.out.width, op.x.width, op.first_row, stride, float(op.scale),
+            )  # fmt: skip
+            grid = (-(-op.out.width // 64), -(-n_rows // TILE_COLUMNS), 1)
+            self.emit(f"matmul_tile:matmul_{weight.kind.name}", tiled, op, grid)
+            return
         arguments = (
             self.at(op.out), x, *weight.planes, self.vector(op.bias), self.at(op.residual), self.count_at(op.out),
             0, 0, 1, op.out.width, op.x.width, op.first_row, stride, 4 * op.out.width, 0, 0, 0, float(op.scale),
