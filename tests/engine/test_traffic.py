@@ -68,7 +68,7 @@ def make_requests(rng: random.Random, n: int, *, chat: bool) -> list[GenerationR
             GenerationRequest(
                 f"r{i}",
                 sampling=sampling,
-                max_tokens=rng.randint(1, 90),
+                max_tokens=rng.randint(1, 40),
                 stop=tuple(rng.sample(["item 4", ".", "return", "\n\n"], rng.randint(0, 1))),
                 top_logprobs=rng.choice([None, None, 2]),
                 cache_prompt=rng.random() < 0.9,
