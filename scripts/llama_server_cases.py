@@ -43,6 +43,7 @@ CASES_LEFT_OUT: tuple[tuple[str, str], ...] = (
         "a refusal of two assistant messages in a row (here they are joined)",
     ),
     (r"test_date_inside_prompt.*Llama-3.3", "today's date in templates that bring a date of their own"),
+    (r"test_cache_vs_nocache_prompt", "nothing: skipped by itself"),
     (r"test_no_ui|test_access_static_assets", "a web page served"),
     (r"test_server_slots|test_metrics_disabled", "`/slots` and `/metrics` that are off unless asked for"),
     (r"test_server_multiple_addresses|aliases_and_tags", "several addresses, aliases and tags"),
