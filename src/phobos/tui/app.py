@@ -36,7 +36,7 @@ from phobos.tui.theme import NIGHT, NOON, PLAIN, THEMES, choose_theme, palette_o
 
 SNAPSHOT_INTERVAL_S = 0.2
 #: What the drawing thread may take of a core while passes run and otherwise, and the slowest it gets for that.
-PASSES_SHARE, IDLE_SHARE = 0.008, 0.04
+PASSES_SHARE, IDLE_SHARE = 0.006, 0.04
 SLOWEST_INTERVAL_S = 1.0
 _LOG_LINES = 1000
 #: They end the server in order, as the keys do.
