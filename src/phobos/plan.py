@@ -23,9 +23,9 @@ from phobos.program.steps import Program
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
-# What a process holds that has loaded all but the model: 135 MB are pages of libraries' files (106 of them the
-# compiler's, which loads the kernels), 31 MB its own.
-PROCESS_BYTES = 166_000_000
+# What a process holds that has loaded all but the model: 31 MB its own, and 113 to 135 MB of pages of libraries' files
+# (most of them the compiler's, which loads the kernels), as many as the system happens to have in memory.
+PROCESS_BYTES = 160_000_000
 # A token of the vocabulary, its merges included, in the objects of Python and of the tokenizer's library.
 TOKEN_BYTES, SENTENCEPIECE_TOKEN_BYTES = 670, 470
 SENTENCEPIECE = ("llama", "t5")  # values of `tokenizer.ggml.model`
