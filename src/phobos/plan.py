@@ -25,9 +25,9 @@ from phobos.sizes import format_bytes
 
 # What a process holds that has loaded all but the model: 31 MB its own, and 113 to 135 MB of pages of libraries' files
 # (most of them the compiler's, which loads the kernels), as many as the system happens to have in memory.
-PROCESS_BYTES = 160_000_000
+PROCESS_BYTES = 151_000_000
 # A token of the vocabulary, its merges included, in the objects of Python and of the tokenizer's library.
-TOKEN_BYTES, SENTENCEPIECE_TOKEN_BYTES = 670, 470
+TOKEN_BYTES, SENTENCEPIECE_TOKEN_BYTES = 670, 425
 SENTENCEPIECE = ("llama", "t5")  # values of `tokenizer.ggml.model`
 SPARE = 0.03  # of the available memory, left to the rest of the system
 
@@ -77,7 +77,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
     with open_gguf(settings.model_path) as gguf:
         program = build_program(gguf)
         architecture = gguf.architecture
-        weights = weights_bytes(gguf, program)
+        weights, packing = weights_bytes(gguf, program), packing_bytes(gguf, program)
         limits = _limits(program, settings, None if have.available is None else have.available - weights)
         kind = gguf.get_str("tokenizer.ggml.model", "")
         scratch = scratch_bytes(gguf, program, limits, settings.n_threads or machine.n_usable_cores())
@@ -114,7 +114,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         cache_bytes_per_token=per_token,
         parts=parts,
         total_bytes=total,
-        peak_bytes=max(total - unwritten, process + weights + SLICE_BYTES),
+        peak_bytes=max(total - unwritten, process + packing),
         memory_total=have.total,
         memory_available=have.available,
         fits=fits,
@@ -182,6 +182,15 @@ def largest_context(room: int | None, bytes_per_token: int, limit: int) -> int:
 def weights_bytes(gguf: GGUF, program: Program) -> int:
     """Bytes of all weights as the CPU backend holds them: matrices packed, vectors as float32."""
     return sum(weight.n_bytes for weight in describe_program(gguf, program).values())
+
+
+def packing_bytes(gguf: GGUF, program: Program) -> int:
+    """The most that loading holds of weights: those packed so far and the slice of the file at hand."""
+    done = most = 0
+    for weight in describe_program(gguf, program).values():
+        done += weight.n_bytes
+        most = max(most, done + min(weight.n_bytes, SLICE_BYTES))
+    return most
 
 
 def scratch_bytes(gguf: GGUF, program: Program, limits: BackendLimits, n_threads: int) -> int:
