@@ -68,6 +68,7 @@ from phobos.program.steps import (
     writes_of,
 )
 
+MAX_GRID = 65535  # in the second and third direction
 Limits = tuple[int, int, int]  # rows and outputs a pass can hold, positions a slot can
 ROW_COUNTS = (1, 8)  # as `matmul.ROW_COUNTS`
 VALUE_PAIRS = (1, 2, 4, 9)  # as `attention.VALUE_PAIRS`
@@ -177,7 +178,9 @@ class Lowering:
         self, kernel: str, arguments: Sequence[int | float], op: Op, grid: tuple[int, int, int], *,
         n_threads: int = THREADS,
     ) -> None:  # fmt: skip
-        """One more launch; none where the grid is empty."""
+        """One more launch; none where the grid is empty. `UnsupportedModelError` where it is larger than a card has."""
+        if max(grid[1:]) > MAX_GRID:
+            raise UnsupportedModelError("so many rows do not run on a card at once: use a smaller --batch-size")
         if 0 not in grid:
             self._launches.append(Launch(kernel, tuple(arguments), grid, n_threads))
             self._ops.append(op)
@@ -200,7 +203,7 @@ class Lowering:
     def quantize(self, codes: int, source: int, x: Buffer, parts: int, op: Op) -> None:
         """Quantize a buffer's rows, each as `parts` rows."""
         width, n_rows = x.width // parts, self.rows_of(x) * parts
-        grid = (-(-width // BLOCK // (THREADS // WARP)), n_rows, 1)
+        grid = (n_rows, -(-width // BLOCK // (THREADS // WARP)), 1)
         self.emit("norm:quantize", (codes, source, self.count_at(x), parts, width), op, grid)
 
     # Ops

@@ -158,8 +158,8 @@ def head_norm(out: Int, x: Int, weight: Int, n_rows_at: Int, n_heads: Int, dim: 
 
 @kernel(THREADS)
 def quantize(codes: Int, x: Int, n_rows_at: Int, parts: Int, width: Int):
-    """Float rows to quantized rows; a row of the batch is `parts` rows here. Grid: x by 4 blocks, y by row."""
-    row, b = cuda.blockIdx.y, cuda.blockIdx.x * (THREADS // WARP) + (cuda.threadIdx.x >> 5)
+    """Float rows to quantized rows; a row of the batch is `parts` rows here. Grid: x by row, y by 4 blocks."""
+    row, b = cuda.blockIdx.x, cuda.blockIdx.y * (THREADS // WARP) + (cuda.threadIdx.x >> 5)
     if row >= load_i32(n_rows_at) * parts or b >= width // BLOCK:
         return
     value = load_f32(x + 4 * (width * row + BLOCK * b + (cuda.threadIdx.x & 31)))
