@@ -47,15 +47,19 @@ def make_product(kind: GGMLType, n_in: int, n_out: int, **options: object) -> tu
 def test_product(tmp_path: Path, kind: GGMLType, n_in: int, n_out: int) -> None:
     one, x, w = make_product(kind, n_in, n_out)
     seen = x.astype(np.float64) if kind in FLOAT_TYPES else quantize_activations(x)
+    results = []
     with loaded(one, tmp_path, "cpu") as backend:
         for n_rows in ROWS:
             tokens = np.arange(n_rows) % N_TOKENS
-            got = backend.run(make_batch(tokens))
+            got = backend.run(make_batch(tokens)).copy()
+            results.append(got)
             want, size = seen[tokens] @ w.T, np.abs(seen[tokens]) @ np.abs(w).T
             assert_close(got, want, size, 1e-6)
             exact = x[tokens].astype(np.float64) @ w.T
             rms = np.linalg.norm(x[tokens], axis=1, keepdims=True) * np.linalg.norm(w, axis=1) / 127
             assert np.all(np.abs(got - exact) < rms), "int8 activations cost more than they must"
+    for got in results:
+        assert np.array_equal(got, results[-1][: len(got)]), f"{len(got)} rows have other bits than {ROWS[-1]}"
 
 
 def test_bias_scale_and_residual(tmp_path: Path) -> None:
