@@ -17,6 +17,7 @@ from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.kernels import open_backend, plan_limits, state_bytes
+from phobos.kernels.cpu.weights import describe_program
 from phobos.machine import Memory
 from phobos.program.steps import Program, StateLayer
 from phobos.settings import EngineSettings
@@ -168,9 +169,10 @@ def test_settings_nobody_can_have(path: Path, changes: dict[str, object], senten
 
 
 def test_the_machine_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = path.stat().st_size
-    monkeypatch.setattr(phobos.kernels, "read_memory", lambda: Memory(1 << 30, size + 2 * N_CTX * ROW_BYTES))
     with open_gguf(path) as gguf:
+        packed = sum(weight.n_bytes for weight in describe_program(gguf, build_program(gguf)).values())
+        free = packed + 2 * N_CTX * ROW_BYTES
+        monkeypatch.setattr(phobos.kernels, "read_memory", lambda: Memory(1 << 30, free))
         backend, _ = open_backend(gguf, EngineSettings(path), lambda progress: None)
     backend.close()
     assert (backend.limits.n_ctx, backend.limits.n_slots) == (N_CTX, 1)
