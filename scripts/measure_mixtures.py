@@ -143,14 +143,13 @@ def write_mixture(mixture: Mixture, path: Path) -> Path:
 def report(mixture: Mixture, path: Path, against: str | None, n_threads: int | None, repeats: int) -> None:
     """Measure one file and print its lines."""
     runs = plan_runs(512, 64, [1], [0])
+    settings = EngineSettings(path, n_threads=n_threads, n_ctx=1024, n_slots=1)
     with open_gguf(path) as gguf:
-        backend, info = open_backend(
-            gguf, EngineSettings(path, n_threads=n_threads, n_ctx=1024, n_slots=1), lambda progress: None
-        )
+        backend, info = open_backend(gguf, settings, lambda progress: None)
     try:
         threads = backend.describe().n_threads
         limits, needed = measure_limits(threads), mixture.bytes_per_token()
-        with open_peer(against, path, threads, 1024) as time_peer:
+        with open_peer(against, settings, threads) as time_peer:
             results = measure(Subject(backend, SEED).time, time_peer, runs, repeats, needed)
     finally:
         backend.close()
