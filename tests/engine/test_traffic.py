@@ -128,4 +128,4 @@ def test_mixed_requests_equal_their_solo_cold_runs(name: str, draft: str | None,
     assert len(finished) >= n_requests // 2
     counters = busy.counters
     assert counters.prompt_tokens_reused > 0
-    assert counters.draft_tokens > counters.draft_tokens_accepted > 0
+    assert counters.draft_tokens >= counters.draft_tokens_accepted > 0

@@ -50,6 +50,10 @@ def test_without_the_extra(monkeypatch: Patch, said: Callable[[], list[str]]) ->
 def test_without_a_card(monkeypatch: Patch, said: Callable[[], list[str]]) -> None:
     monkeypatch.setattr(cards, "is_installed", lambda: True)
     monkeypatch.setattr(cards, "list_cards", lambda: [])
+    monkeypatch.setattr(cards, "has_driver", lambda: False)
+    assert open_card("auto") is None
+    assert said() == []
+    monkeypatch.setattr(cards, "has_driver", lambda: True)
     assert open_card("auto") is None
     assert said() == ["the CPU computes: the NVIDIA driver knows no card"]
     with pytest.raises(PhobosError, match="--device cuda:1 is not possible: the NVIDIA driver knows no card"):

@@ -35,7 +35,8 @@ def open_card(device: str) -> Card | None:
     if missing is not None:
         if device != "auto":
             raise PhobosError(f"--device {device} is not possible: {missing} (or use --device cpu)")
-        logger.info("the CPU computes: %s", missing)
+        if cards.has_driver():  # a machine without a driver has no card: nothing to tell
+            logger.info("the CPU computes: %s", missing)
         return None
     index = int(found[1] or 0) if found is not None else 0
     names = cards.list_cards()
