@@ -33,7 +33,7 @@ def refusal(path: Path) -> str:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert seconds < 0.25
+    assert seconds < 1
     assert peak < 1 << 20
     text = str(caught.value)
     assert "\n" not in text and len(text) < 400
