@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from phobos.counters import CardInfo, LoadProgress
+from phobos.counters import CardInfo
 from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, Progress
 from phobos.kernels.cpu.cache import SlotCache
-from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernels
+from phobos.kernels.cpu.compiler import encode_record, load_kernels
 from phobos.kernels.cpu.features import CPU
 from phobos.kernels.cpu.layout import (
     HEADER_WORDS,
@@ -34,12 +34,11 @@ from phobos.kernels.cpu.states import SlotStates
 from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
 from phobos.kernels.cpu.team import Team
 from phobos.kernels.cpu.traffic import Traffic
-from phobos.kernels.cpu.weights import Weight, fill_weights, packer_of, plan_weights
+from phobos.kernels.cpu.weights import fill_weights, packer_of, plan_weights
+from phobos.kernels.loading import LoadReport
 from phobos.kernels.standing import Standing
 from phobos.kernels.workers import usable_threads
-from phobos.program.steps import Buffer, Program, ShortConv, matrices_of, weights_of
-
-COMPILING_SHARE = 0.4  # of the load's progress
+from phobos.program.steps import Buffer, Program
 
 
 def processor_name() -> str:
@@ -50,6 +49,14 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def encode_steps(launches: tuple[Launch, ...], addresses: Mapping[str, int]) -> np.ndarray:
+    """The records of a pass, int64 [n_launches * RECORD_WORDS]; `addresses` of kernels by name."""
+    records = (encode_record(addresses[x.kernel], WAIT_FLAG * x.waits, x.arguments) for x in launches)
+    steps = np.frombuffer(b"".join(records), np.int64).copy()
+    assert steps.size == RECORD_WORDS * len(launches)
+    return steps
 
 
 class CpuBackend:
@@ -65,8 +72,7 @@ class CpuBackend:
             raise UsageError("--threads must be at least 1")
         self._program = program
         self._card: CardInfo | None = None
-        self._loading = LoadProgress()
-        self._weights, self._weight_arena = self._plan(gguf)
+        self._weights, self._weight_arena = plan_weights(gguf, program)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
         self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx, limits.cache_k, limits.cache_v)
         self._traffic = Traffic(program, self._weights, self._cache, limits.n_ctx)
@@ -93,15 +99,17 @@ class CpuBackend:
         )
         self._launches = lowering.lower()
         self._buffer_arena = lowering.arena
-        self._steps = self._encode(self._launches, progress)
-        self._fill(gguf, progress)
+        kernels = self._kernels_of(self._launches)
+        report = LoadReport(progress, len(kernels))
+        self._steps = encode_steps(self._launches, load_kernels(kernels, report.kernel))
+        fill_weights(gguf, self._weights, self._weight_arena, self.n_threads, report.weights)
         self._n_passes = 0
         self._reported_pass, self._reports_memory = requested_pass(), reports_memory()
         if self._reports_memory:
             print_memory("after loading", self.memory())
         self._team = Team(self.n_threads, self._steps.ctypes.data, len(self._launches))
         self._logits = self._logits_view(lowering.at(program.logits))
-        progress(replace(self._loading, stage="ready", fraction=1.0, detail=""))
+        report.ready()
 
     # Loading
 
@@ -109,46 +117,11 @@ class CpuBackend:
         address = self._batch_arena.take(n_bytes)
         return self._batch_arena.view(address, n_bytes).view(dtype)
 
-    def _plan(self, gguf: GGUF) -> tuple[Mapping[str, Weight], Arena]:
-        matrices = dict.fromkeys(name for op in self._program.ops for name in matrices_of(op))
-        vectors = dict.fromkeys(n for op in self._program.ops for n in weights_of(op) if n not in matrices)
-        transposed = {op.weight for op in self._program.ops if isinstance(op, ShortConv)}
-        return plan_weights(gguf, matrices, vectors, transposed)
-
-    def _fill(self, gguf: GGUF, progress: Progress) -> None:
-        def report(name: str, fraction: float) -> None:
-            share = COMPILING_SHARE + (1 - COMPILING_SHARE) * fraction
-            progress(replace(self._loading, stage="packing weights", fraction=share, detail=name))
-
-        fill_weights(gguf, self._weights, self._weight_arena, self.n_threads, report)
-
-    def _encode(self, launches: tuple[Launch, ...], progress: Progress) -> np.ndarray:
-        """Step records, their kernels compiled or loaded."""
-        names = [launch.kernel for launch in launches]
-        names += [packer for weight in self._weights.values() if (packer := packer_of(weight)) is not None]
-        names = list(dict.fromkeys((*names, *TEAM_KERNELS)))
-        loaded: list[LoadedKernel] = []
-
-        def report(kernel: LoadedKernel) -> None:
-            loaded.append(kernel)
-            slowest = max(loaded, key=lambda k: k.seconds)
-            self._loading = LoadProgress(
-                "compiling kernels",
-                COMPILING_SHARE * len(loaded) / len(names),
-                kernel.name.partition(":")[2],
-                kernels_total=len(names),
-                kernels_compiled=sum(not k.cached for k in loaded),
-                kernels_cached=sum(k.cached for k in loaded),
-                slowest_kernel="" if slowest.cached else slowest.name.partition(":")[2],
-                slowest_kernel_s=slowest.seconds,
-            )
-            progress(self._loading)
-
-        addresses = load_kernels(names, report)
-        records = (encode_record(addresses[x.kernel], WAIT_FLAG * x.waits, x.arguments) for x in launches)
-        steps = np.frombuffer(b"".join(records), np.int64).copy()
-        assert steps.size == RECORD_WORDS * len(launches)
-        return steps
+    def _kernels_of(self, launches: tuple[Launch, ...]) -> list[str]:
+        """Names of all kernels that loading and running take, each once."""
+        packers = (packer_of(weight) for weight in self._weights.values())
+        names = (*(launch.kernel for launch in launches), *(name for name in packers if name is not None))
+        return list(dict.fromkeys((*names, *TEAM_KERNELS)))
 
     def _logits_view(self, address: int) -> FloatArray:
         stride = float_stride(self._program.n_vocab)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phobos.kernels.activations import find_float_readers, input_matrices
-from phobos.kernels.cpu.layout import BLOCK, GROUP
+from phobos.kernels.cpu.layout import BLOCK
 from phobos.kernels.cpu.mixtures import takes_codes
 from phobos.kernels.cpu.weights import Weight
 from phobos.program.steps import Activate, Experts, Glu, LayerNorm, MatMul, Program, RmsNorm, reads_of, writes_of
@@ -62,7 +62,6 @@ def _is_one_launch(product: GatedProduct, weights: Mapping[str, Weight]) -> bool
         and takes_codes(weights, gate.weight)
         and weights[gate.weight].kind == weights[up.weight].kind
         and all(op.bias is None and op.residual is None and op.scale == 1.0 for op in (gate, up))
-        and glu.out.width % (2 * GROUP) == 0
     )
 
 

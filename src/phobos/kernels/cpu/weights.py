@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from phobos.gguf.reader import GGUF
 from phobos.kernels.cpu.compiler import ENTRY_TYPE, encode_record, load_kernels
 from phobos.kernels.cpu.layout import BLOCK, GROUP, LINE, PACKED, PackedType, packed_bytes, round_up
 from phobos.kernels.cpu.memory import Arena
-from phobos.program.steps import Program, matrices_of
+from phobos.program.steps import Program, ShortConv, matrices_of
 
 SLICE_BYTES = 32 << 20  # packed at a time, so that progress is seen and a cancelled load stops soon
 CODEBOOKS = {  # of the types whose packers look points up
@@ -71,11 +71,10 @@ def describe_program(gguf: GGUF, program: Program) -> dict[str, Weight]:
     return describe_weights(gguf, matrices, [name for name in program.weights() if name not in matrices])
 
 
-def plan_weights(
-    gguf: GGUF, matrices: Iterable[str], vectors: Iterable[str], transposed: Collection[str] = ()
-) -> tuple[Mapping[str, Weight], Arena]:
-    """Where every tensor will lie, and which of the vectors transposed; nothing is read yet."""
-    weights = describe_weights(gguf, matrices, vectors)
+def plan_weights(gguf: GGUF, program: Program) -> tuple[Mapping[str, Weight], Arena]:
+    """Where every tensor will lie, taps of short convolutions transposed; nothing is read yet."""
+    weights = describe_program(gguf, program)
+    transposed = {op.weight for op in program.ops if isinstance(op, ShortConv)}
     arena = Arena(sum(round_up(weight.n_bytes, LINE) for weight in weights.values()))
     placed = {
         name: replace(weight, address=arena.take(weight.n_bytes), transposed=name in transposed)

@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from phobos.counters import CardInfo, LoadProgress
+from phobos.counters import CardInfo
 from phobos.errors import PhobosError
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
 from phobos.kernels.cpu.report import print_memory, reports_memory
 from phobos.kernels.cuda.cache import SlotCache, cache_bytes
 from phobos.kernels.cuda.card import Card, Launch
-from phobos.kernels.cuda.compiler import CompiledKernel, load_code
+from phobos.kernels.cuda.compiler import load_code
 from phobos.kernels.cuda.layout import HEADER_WORDS, KEY_TILE, Header
 from phobos.kernels.cuda.lower import Limits, Lowering, buffer_sizes, check_program
 from phobos.kernels.cuda.weights import Weight, describe_weights, fill_weights, place_weights
+from phobos.kernels.loading import LoadReport
 from phobos.program.steps import Program, matrices_of
 from phobos.sizes import format_bytes
 
-COMPILING_SHARE = 0.4  # of the load's progress
 SPARE_BYTES = 256 << 20  # of the card's memory that the driver's own needs are left
 ROW_CLASSES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -74,7 +74,6 @@ class CudaBackend:
         self.bytes_read: int | None = None
         self._program = program
         self._card = card
-        self._loading = LoadProgress()
         described = describe_program(gguf, program)
         check_fit(needed_bytes(program, described, limits), card)
         self._weights = place_weights(card, described)
@@ -83,15 +82,18 @@ class CudaBackend:
         kernel_limits: Limits = (limits.max_rows, limits.max_outputs, limits.n_ctx)
         self._lowering = Lowering(program, self._weights, self._cache, card, kernel_limits)
         self._recordings: dict[tuple[int, int], Any] = {}
-        self._load_kernels(progress)
-        self._fill(gguf, progress)
+        kernels = self.kernel_names()
+        report = LoadReport(progress, len(kernels))
+        code = load_code(kernels, [card.target], report.kernel)
+        card.load({name: code[name, card.target] for name in kernels})
+        fill_weights(gguf, card, self._weights, report.weights)
         self._batch = card.host_memory(4 * self._lowering.batch_words).view(np.int32)
         self._logits = card.host_memory(4 * limits.max_outputs * program.n_vocab).view(np.float32)
         self._logits = self._logits.reshape(limits.max_outputs, program.n_vocab)
         self._n_passes, self._reports_memory = 0, reports_memory()
         if self._reports_memory:
             print_memory("after loading", self.memory())
-        progress(replace(self._loading, stage="ready", fraction=1.0, detail=""))
+        report.ready()
 
     # Loading
 
@@ -108,36 +110,6 @@ class CudaBackend:
                 for launch in self.launches(n_rows, n_outputs):
                     names.setdefault(launch.kernel)
         return list(names)
-
-    def _load_kernels(self, progress: Progress) -> None:
-        names = self.kernel_names()
-        loaded: list[CompiledKernel] = []
-
-        def report(kernel: CompiledKernel) -> None:
-            loaded.append(kernel)
-            slowest = max(loaded, key=lambda k: k.seconds)
-            self._loading = LoadProgress(
-                "compiling kernels",
-                COMPILING_SHARE * len(loaded) / len(names),
-                kernel.name.partition(":")[2],
-                kernels_total=len(names),
-                kernels_compiled=sum(not k.cached for k in loaded),
-                kernels_cached=sum(k.cached for k in loaded),
-                slowest_kernel="" if slowest.cached else slowest.name.partition(":")[2],
-                slowest_kernel_s=slowest.seconds,
-            )
-            progress(self._loading)
-
-        target = self._card.target
-        code = load_code(names, [target], report)
-        self._card.load({name: code[name, target] for name in names})
-
-    def _fill(self, gguf: GGUF, progress: Progress) -> None:
-        def report(name: str, fraction: float) -> None:
-            share = COMPILING_SHARE + (1 - COMPILING_SHARE) * fraction
-            progress(replace(self._loading, stage="packing weights", fraction=share, detail=name))
-
-        fill_weights(gguf, self._card, self._weights, report)
 
     # Running
 
