@@ -27,16 +27,16 @@ def open_card(device: str) -> Card | None:
         raise UsageError(f"there is no device {device!r}: use --device cpu, cuda, cuda:N (one card), or auto")
     from phobos.kernels.cuda import card as cards
 
+    if device == "auto" and not cards.has_driver():
+        return None  # nothing to tell, and the driver's bindings would be 24 MB for nothing
     if device == "auto" and not cards.is_installed():
-        if cards.has_driver():
-            logger.info("the CPU computes: there is an NVIDIA driver, and to use a card %s", cards.INSTALL)
+        logger.info("the CPU computes: there is an NVIDIA driver, and to use a card %s", cards.INSTALL)
         return None
     missing = cards.missing_part()
     if missing is not None:
         if device != "auto":
             raise PhobosError(f"--device {device} is not possible: {missing} (or use --device cpu)")
-        if cards.has_driver():  # a machine without a driver has no card: nothing to tell
-            logger.info("the CPU computes: %s", missing)
+        logger.info("the CPU computes: %s", missing)
         return None
     index = int(found[1] or 0) if found is not None else 0
     names = cards.list_cards()

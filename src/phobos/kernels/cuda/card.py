@@ -98,7 +98,8 @@ def is_installed() -> bool:
 
 def has_driver() -> bool:
     """Whether an NVIDIA driver seems to be there, found without loading it."""
-    return Path("/proc/driver/nvidia/version").exists() or Path("C:/Windows/System32/nvcuda.dll").exists()
+    places = ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/libcuda.so.1", "C:/Windows/System32/nvcuda.dll")
+    return any(Path(place).exists() for place in places)
 
 
 def _driver() -> Any:
