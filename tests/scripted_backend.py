@@ -19,7 +19,7 @@ import numpy as np
 from phobos.counters import CardInfo, ModelInfo
 from phobos.engine.model import Model
 from phobos.gguf.stream_decoder import StreamDecoder
-from phobos.kernels.backend import BackendLimits, Batch
+from phobos.kernels.backend import BackendLimits, Batch, find_best
 from phobos.settings import EngineSettings, SamplingDefaults
 
 MASK = (1 << 64) - 1
@@ -95,10 +95,11 @@ class ScriptedBackend:
         can_cut: bool = True,
         fork_block: int = 0,
         cache_rows: int | None = None,
+        chooses: bool = False,
     ) -> None:
         cache_bytes = None if cache_rows is None else cache_rows * ROW_BYTES
         self.limits = BackendLimits(
-            n_ctx, n_slots, max_rows, n_slots + 4, n_vocab, can_cut, fork_block=fork_block, cache_bytes=cache_bytes
+            n_ctx, n_slots, max_rows, n_slots + 4, n_vocab, can_cut, fork_block, cache_bytes, chooses=chooses
         )
         self.bytes_read: int | None = 0
         self.script = script
@@ -109,6 +110,7 @@ class ScriptedBackend:
         self.gate.set()
         self.entered = threading.Semaphore(0)
         self.batches: list[Batch] = []
+        self.chosen: list[int] = []  # the batches, by number, of which tokens were asked for and no logits
         self.copies: list[tuple[int, int, int]] = []
         self.released: list[int] = []
         self.saves: list[tuple[int, int]] = []
@@ -152,6 +154,11 @@ class ScriptedBackend:
                 place += 1
         self._check_bound()
         return self._logits[: len(batch.outputs)]
+
+    def choose(self, batch: Batch, n_vocab: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+        assert self.limits.chooses and len(batch.outputs)
+        self.chosen.append(len(self.batches))
+        return find_best(self.run(batch)[:, :n_vocab])
 
     def _read_fork(self, slot: int, position: int, shared: int, shift: int) -> tuple[list[int], list[int]]:
         """What a fork's row reads before it, and the hashes of that."""

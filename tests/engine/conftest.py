@@ -51,7 +51,7 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
     def make(pieces: Any = ALPHABET, **options: Any) -> Bench:
         of_backend = {
             k: options.pop(k)
-            for k in ("n_ctx", "n_slots", "max_rows", "script", "can_cut", "fork_block", "cache_rows")
+            for k in ("n_ctx", "n_slots", "max_rows", "script", "can_cut", "fork_block", "cache_rows", "chooses")
             if k in options
         }
         tokenizer = ScriptedTokenizer(pieces)

@@ -13,8 +13,9 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip insta
 from gguf_writer import pack_tensor
 from one_op import OneOp, join_batches, loaded, make_batch, quantize_activations, random
 from phobos.gguf.quants import TABLE, GGMLType
-from phobos.kernels.backend import Batch
+from phobos.kernels.backend import Batch, find_best
 from phobos.kernels.cuda.layout import PACKED
+from phobos.kernels.cuda.lower import CHOICE_SPAN
 from phobos.program.steps import (
     Activate,
     Add,
@@ -281,3 +282,20 @@ def test_products_of_heads(tmp_path: Path, kind: GGMLType) -> None:
     op = HeadMatMul(out, Buffer("x", 3 * 64), "w", 3)
     one = OneOp({"x": random(1, 12, 192)}, (op,), out, {"w": (kind, random(2, 3, 40, 64))})
     assert_like_reference(one, tmp_path, 12, 0.02 if kind == GGMLType.Q8_0 else 3e-6)
+
+
+def test_the_best_token(tmp_path: Path) -> None:
+    """Over the borders of lanes, warps and spans; ties, NaN, infinities, and rows of which nothing can be chosen."""
+    width = 2 * CHOICE_SPAN + 700
+    rows = np.random.default_rng(7).integers(-99, 100, (8, width)).astype(np.float32)  # full of ties
+    rows[1, CHOICE_SPAN - 1 : CHOICE_SPAN + 1] = rows[1, -1] = 100
+    rows[2, 33], rows[3], rows[4] = np.nan, np.nan, -np.inf
+    rows[5], rows[5, 4567], rows[6, 4321] = -np.inf, -1e38, np.inf
+    out = Buffer("out", width)
+    with loaded(OneOp({"x": rows}, (Add(out, Buffer("x", width), None),), out), tmp_path, "cuda") as backend:
+        assert backend.limits.chooses
+        for n in (width, CHOICE_SPAN, CHOICE_SPAN + 1, 5):
+            batch = make_batch(range(8))
+            logits = backend.run(batch)[:, :n].copy()
+            assert backend.choose(batch, n).tolist() == find_best(logits).tolist()
+            assert backend.choose(make_batch([1]), n).tolist() == find_best(logits[1:2]).tolist()

@@ -29,17 +29,16 @@ from phobos.engine.forks import WAIT, ForkPlan, Forks, Trunk
 from phobos.engine.lookahead import Lookahead
 from phobos.engine.model import Model
 from phobos.engine.prompts import mark_of, view_prompts
-from phobos.engine.reading import Reader, next_rows
+from phobos.engine.reading import Reader, Results, next_rows
 from phobos.engine.residency import Residency
 from phobos.engine.sampler import Sampler, resolve_sampling
-from phobos.engine.scheduler import Pace, Rows, build_batch, plan_chunks
+from phobos.engine.scheduler import Pace, Rows, plan_chunks
 from phobos.engine.scoring import Scoring
 from phobos.engine.sequence import Admission, Sequence
 from phobos.engine.slot_actions import Calls, SlotActions
 from phobos.engine.store import Store
 from phobos.engine.tickets import Ticket, slot_of
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
-from phobos.kernels.backend import FloatArray
 from phobos.kernels.cpu.rows import RowKernels
 
 log = logging.getLogger(__name__)
@@ -58,10 +57,9 @@ class Engine:
         self.counters = counters
         self.failure: PhobosError | None = None
         limits = model.backend.limits
-        self._n_vocab = min(limits.n_vocab, model.tokenizer.n_vocab)
         self._max_rows = limits.max_rows
         self._n_prompt_outputs = max(1, min(PROMPT_LOGPROB_ROWS, limits.max_outputs - model.n_slots))
-        self._kernels = RowKernels(self._n_vocab)
+        self._kernels = RowKernels(min(limits.n_vocab, model.tokenizer.n_vocab))
         self._reader = Reader(self._kernels, counters)
         self._can_cut = limits.can_cut
         self._slots = Slots(model.n_slots, model.n_ctx, can_cut=limits.can_cut)
@@ -260,7 +258,7 @@ class Engine:
                 ticket.sequence.constraint.prepare()
         self._residency.make_room(runs)
         started_s = time.perf_counter()
-        logits = self.model.backend.run(build_batch(runs))[:, : self._n_vocab]
+        results = self._reader.run(self.model.backend, runs, [ticket.sequence for ticket in passed])
         self._account(len(decoding), sum(n for _, n in chunks), n_guessed, time.perf_counter() - started_s)
         self._turn += 1
         first = 0
@@ -269,7 +267,7 @@ class Engine:
                 self._slots.extend(rows.slot, rows.tokens[: rows.n_certain])
             if rows.first_position + len(rows.tokens) == mark_of(ticket.sequence, self._can_cut):
                 self._slots.keep(rows.slot, self.model.backend.save_state(rows.slot))
-            self._advance(ticket, rows, logits[first : first + rows.n_outputs])
+            self._advance(ticket, rows, results.part(first, rows.n_outputs))
             first += rows.n_outputs
         self.lookahead.settle()
         self._publish()
@@ -284,8 +282,8 @@ class Engine:
         counters.decode_s += seconds - prompt_s
         counters.prompt_tokens_computed += n_prompt_rows
 
-    def _advance(self, ticket: Ticket, rows: Rows, logits: FloatArray) -> None:
-        """The rows of one sequence have run, with `logits` [n_outputs, n_vocab]: choose its next tokens."""
+    def _advance(self, ticket: Ticket, rows: Rows, results: Results) -> None:
+        """The rows of one sequence have run, with these results: choose its next tokens."""
         sequence = ticket.sequence
         was_prefill = sequence.is_prefill
         sequence.n_rows += rows.n_certain
@@ -293,7 +291,7 @@ class Engine:
         if ticket.is_closed:
             return
         try:
-            events = self._reader.read(sequence, rows, logits, was_prefill)
+            events = self._reader.read(sequence, rows, results, was_prefill)
             self._slots.extend(rows.slot, rows.tokens[rows.n_certain : sequence.n_rows - rows.first_position])
         except PhobosError as error:
             self._end(ticket, [Failed(error)])

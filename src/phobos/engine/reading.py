@@ -1,22 +1,27 @@
 """What a turn asks of the backend for each sequence, and what the logits that come back mean for it.
 
 A `Reader` chooses a sequence's next tokens, reads log-probabilities and scores, and makes the events. It owns the
-kernels that read rows, so it belongs to the engine thread.
+kernels that read rows, so it belongs to the engine thread. Where all that a turn's rows are for is the token of the
+greatest logit, a backend that can chooses it itself, and no logits come back.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+
+import numpy as np
 
 from phobos.chat.events import Event
 from phobos.counters import Counters
 from phobos.engine.sampler import read_logprobs
-from phobos.engine.scheduler import Rows
+from phobos.engine.scheduler import Rows, build_batch
 from phobos.engine.scoring import Scoring
 from phobos.engine.sequence import Sequence
 from phobos.errors import UnavailableError
-from phobos.kernels.backend import FloatArray
+from phobos.kernels.backend import Backend, FloatArray, IntArray
 from phobos.kernels.cpu.rows import RowKernels
 
 NO_TOKEN = "the model gave no token that may follow; try again without a constraint, or check the model file"
@@ -34,6 +39,20 @@ def next_rows(sequence: Sequence | Scoring, n_rows: int, guess: Listing[int] = (
     return Rows(sequence.admission.slot, first, tokens, n_outputs + len(guess), len(guess), fork)
 
 
+@dataclass(frozen=True)
+class Results:
+    """What a pass gave for its wanted rows: logits [n, n_vocab], or their `best` tokens [n] (-1: none can follow) and
+    logits without columns."""
+
+    logits: FloatArray
+    best: IntArray | None = None
+
+    def part(self, first: int, n: int) -> Results:
+        """Those of `n` neighbouring rows."""
+        rows = slice(first, first + n)
+        return Results(self.logits[rows], None if self.best is None else self.best[rows])
+
+
 class Reader:
     """See the module."""
 
@@ -41,15 +60,24 @@ class Reader:
         self._kernels = kernels
         self._counters = counters
 
-    def read(self, sequence: Sequence | Scoring, rows: Rows, logits: FloatArray, was_prefill: bool) -> list[Event]:
-        """What the client is to receive because `rows` of the sequence have run, with `logits` [n_outputs, n_vocab].
+    def run(self, backend: Backend, runs: Listing[Rows], sequences: Iterable[Sequence | Scoring]) -> Results:
+        """One pass over the rows of these sequences."""
+        batch, n_vocab, n_outputs = build_batch(runs), self._kernels.n_vocab, sum(rows.n_outputs for rows in runs)
+        if n_outputs and backend.limits.chooses:
+            wanting = (s for s, rows in zip(sequences, runs, strict=True) if rows.n_outputs)
+            if all(isinstance(s, Sequence) and s.takes_best for s in wanting):
+                return Results(np.empty((n_outputs, 0), np.float32), backend.choose(batch, n_vocab))
+        return Results(backend.run(batch)[:, :n_vocab])
+
+    def read(self, sequence: Sequence | Scoring, rows: Rows, results: Results, was_prefill: bool) -> list[Event]:
+        """What the client is to receive because `rows` of the sequence have run, with these results.
 
         Rows of guessed tokens that turn out right count among the sequence's own.
         """
         if isinstance(sequence, Scoring):
-            return sequence.read(logits, self._kernels, time.monotonic())
+            return sequence.read(results.logits, self._kernels, time.monotonic())
         if was_prefill and sequence.wants_prompt_logprobs:
-            self._read_prompt_logprobs(sequence, logits)
+            self._read_prompt_logprobs(sequence, results.logits)
         if sequence.is_prefill:
             return []
         now_s = time.monotonic()
@@ -57,17 +85,17 @@ class Reader:
         if sequence.finished is not None:
             return events
         if not rows.n_drafted:
-            return events + self._choose(sequence, logits[-1], now_s)
-        return self._follow(sequence, rows, logits, now_s)
+            return events + self._choose(sequence, results, -1, now_s)
+        return self._follow(sequence, rows, results, now_s)
 
-    def _follow(self, sequence: Sequence, rows: Rows, logits: FloatArray, now_s: float) -> list[Event]:
+    def _follow(self, sequence: Sequence, rows: Rows, results: Results, now_s: float) -> list[Event]:
         """Choose in order, as ever, for as long as what was chosen is what was guessed: the row after it is then that
         of the sequence."""
         events: list[Event] = []
         n_before = sequence.n_draft_accepted
         sequence.expect(rows.tokens[rows.n_certain :])
-        for i, row in enumerate(logits):
-            events += self._choose(sequence, row, now_s)
+        for i in range(len(results.logits)):
+            events += self._choose(sequence, results, i, now_s)
             if sequence.finished is not None or sequence.n_draft_accepted - n_before <= i:
                 break
             sequence.n_rows += 1
@@ -75,10 +103,15 @@ class Reader:
         self._counters.draft_tokens_accepted += sequence.n_draft_accepted - n_before
         return events
 
-    def _choose(self, sequence: Sequence, row: FloatArray, now_s: float) -> list[Event]:
-        """The sequence's next token, chosen from `row` [n_vocab]."""
-        mask = sequence.constraint.mask() if sequence.constraint is not None else None
-        token = sequence.sampler.choose(row, len(sequence.tokens), mask)
+    def _choose(self, sequence: Sequence, results: Results, i: int, now_s: float) -> list[Event]:
+        """The sequence's next token, by row `i` of the results."""
+        token: int | None
+        row = results.logits[i]
+        if results.best is not None:
+            token = int(results.best[i]) if results.best[i] >= 0 else None
+        else:
+            mask = sequence.constraint.mask() if sequence.constraint is not None else None
+            token = sequence.sampler.choose(row, len(sequence.tokens), mask)
         if token is None:
             raise UnavailableError(NO_TOKEN)
         if sequence.constraint is not None:

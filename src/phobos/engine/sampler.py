@@ -176,6 +176,12 @@ class Sampler:
         )
         self._counts = TokenCounts(prompt) if sampling.has_penalties else None
 
+    @property
+    def takes_best(self) -> bool:
+        """Whether the token is always that of the greatest logit, the lowest id of several."""
+        chain = self._chain
+        return self._counts is None and not len(chain.bias_ids) and (chain.scale <= 0 or chain.top_k == 1)
+
     def choose(self, logits: FloatArray, position: int, mask: IntArray | None = None) -> int | None:
         """The token at `position`, from `logits` [n_vocab]; None where no token can follow."""
         counts = self._counts

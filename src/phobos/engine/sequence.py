@@ -159,6 +159,11 @@ class Sequence:
         return self.request.top_logprobs is not None
 
     @property
+    def takes_best(self) -> bool:
+        """Whether nothing of its logits counts but which is the greatest."""
+        return self.constraint is None and not self.wants_logprobs and self.sampler.takes_best
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether the logits of the prompt's rows are wanted too; then nothing of it can be reused."""
         return self.request.echo and self.wants_logprobs

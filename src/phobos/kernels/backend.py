@@ -51,7 +51,8 @@ class BackendLimits:
     holds; else only from where it stands, from 0, or from a state put back. `cache_bytes` is what all slots together
     may hold at once, at least one whole context, `None` for all of them whole; who runs batches keeps to it (see
     `Backend.slot_bytes`). `fork_block`: see `Batch`; 0 where there are no forks. `cache_k` and `cache_v` name the
-    formats cached keys and values are held in.
+    formats cached keys and values are held in. `chooses`: whether `Backend.choose` is cheaper than `run`, logits lying
+    elsewhere than where they are read.
     """
 
     n_ctx: int
@@ -64,6 +65,7 @@ class BackendLimits:
     cache_bytes: int | None = None
     cache_k: str = "f16"
     cache_v: str = "f16"
+    chooses: bool = False
 
 
 def cache_bound(backend: Backend) -> int:
@@ -71,6 +73,14 @@ def cache_bound(backend: Backend) -> int:
     limits = backend.limits
     whole = limits.n_slots * backend.slot_bytes(limits.n_ctx)
     return whole if limits.cache_bytes is None else min(whole, limits.cache_bytes)
+
+
+def find_best(logits: FloatArray) -> IntArray:
+    """The id of the greatest logit of each row, the lowest of several; NaN counts as -inf, and -1 says that all are."""
+    known = np.where(np.isnan(logits), -np.inf, logits)
+    best: IntArray = known.argmax(axis=1).astype(np.int32)
+    best[np.isneginf(known.max(axis=1))] = -1
+    return best
 
 
 class Backend(Protocol):
@@ -83,6 +93,10 @@ class Backend(Protocol):
 
     def run(self, batch: Batch) -> FloatArray:
         """One pass: logits [n_outputs, n_vocab] float32, a view that the next `run` overwrites."""
+
+    def choose(self, batch: Batch, n_vocab: int) -> IntArray:
+        """One pass: for each wanted row the best of the first `n_vocab` tokens, as `find_best` says. The next pass
+        overwrites them."""
 
     def copy_rows(self, source: int, target: int, n_rows: int) -> None:
         """Make slot `target` hold the first `n_rows` positions of slot `source`. Where they cannot be cut back and

@@ -21,7 +21,7 @@ import numpy as np
 from phobos.counters import CardInfo, LoadProgress
 from phobos.gguf.quants import TABLE
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, Progress
+from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, IntArray, Progress, find_best
 from phobos.kernels.reference_recurrent import run_recurrent, sigmoid
 from phobos.kernels.standing import Standing
 from phobos.program.steps import (
@@ -202,6 +202,10 @@ class ReferenceBackend:
         for op in self._program.ops:
             self.run_op(op, batch)
         return self._buffers[self._program.logits.name]
+
+    def choose(self, batch: Batch, n_vocab: int) -> IntArray:
+        """See `Backend.choose`."""
+        return find_best(self.run(batch)[:, :n_vocab])
 
     def run_op(self, op: Op, batch: Batch) -> None:
         """One op of a pass."""

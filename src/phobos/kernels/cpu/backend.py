@@ -12,7 +12,7 @@ import numpy as np
 from phobos.counters import CardInfo
 from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, Progress
+from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, IntArray, Progress, find_best
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.compiler import encode_record, load_kernels
 from phobos.kernels.cpu.features import CPU
@@ -164,6 +164,10 @@ class CpuBackend:
         if self._reports_memory:
             print_memory(f"after pass {self._n_passes} of {n_rows} rows", self.memory())
         return self._logits[:n_outputs]
+
+    def choose(self, batch: Batch, n_vocab: int) -> IntArray:
+        """See `Backend.choose`."""
+        return find_best(self.run(batch)[:, :n_vocab])
 
     def _report(self) -> None:
         """Run this pass step by step and print what each took."""

@@ -1,7 +1,7 @@
 """The CUDA backend: a lowered program, its memory and its recorded passes, behind the `Backend` protocol.
 
-A pass is: the batch block to the card, one replay of the recording of its shape class, the logits back. A class is
-recorded when it first comes up. Nothing waits for the card in between.
+A pass is: the batch block to the card, one replay of the recording of its shape class, the logits or the best tokens
+back. A class is recorded when it first comes up. Nothing waits for the card in between.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from phobos.counters import CardInfo
 from phobos.errors import PhobosError
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import BackendLimits, Batch, FloatArray, Progress
+from phobos.kernels.backend import BackendLimits, Batch, FloatArray, IntArray, Progress
 from phobos.kernels.cpu.report import print_memory, reports_memory
 from phobos.kernels.cuda.cache import SlotCache, cache_bytes
 from phobos.kernels.cuda.card import Card, Launch
@@ -70,7 +70,7 @@ class CudaBackend:
 
     def __init__(self, program: Program, gguf: GGUF, limits: BackendLimits, card: Card, progress: Progress) -> None:
         check_program(program)
-        self.limits = replace(limits, can_cut=True, cache_bytes=None, fork_block=KEY_TILE)
+        self.limits = replace(limits, can_cut=True, cache_bytes=None, fork_block=KEY_TILE, chooses=True)
         self.bytes_read: int | None = None
         self._program = program
         self._card = card
@@ -81,7 +81,7 @@ class CudaBackend:
         self._cache = SlotCache(card, program.layers, limits.n_slots, limits.n_ctx)
         kernel_limits: Limits = (limits.max_rows, limits.max_outputs, limits.n_ctx)
         self._lowering = Lowering(program, self._weights, self._cache, card, kernel_limits)
-        self._recordings: dict[tuple[int, int], Any] = {}
+        self._recordings: dict[tuple[int, int, int | None], Any] = {}
         kernels = self.kernel_names()
         report = LoadReport(progress, len(kernels))
         code = load_code(kernels, [card.target], report.kernel)
@@ -90,6 +90,7 @@ class CudaBackend:
         self._batch = card.host_memory(4 * self._lowering.batch_words).view(np.int32)
         self._logits = card.host_memory(4 * limits.max_outputs * program.n_vocab).view(np.float32)
         self._logits = self._logits.reshape(limits.max_outputs, program.n_vocab)
+        self._chosen = card.host_memory(4 * limits.max_outputs).view(np.int32)
         self._n_passes, self._reports_memory = 0, reports_memory()
         if self._reports_memory:
             print_memory("after loading", self.memory())
@@ -97,9 +98,9 @@ class CudaBackend:
 
     # Loading
 
-    def launches(self, n_rows: int, n_outputs: int) -> tuple[Launch, ...]:
-        """The launches of a pass of up to so many rows and wanted outputs."""
-        return self._lowering.lower(n_rows, n_outputs)[0]
+    def launches(self, n_rows: int, n_outputs: int, n_choices: int | None = None) -> tuple[Launch, ...]:
+        """The launches of a pass of up to so many rows and wanted outputs; see `Lowering.lower`."""
+        return self._lowering.lower(n_rows, n_outputs, n_choices)[0]
 
     def kernel_names(self) -> list[str]:
         """All kernels that any shape class needs."""
@@ -107,14 +108,30 @@ class CudaBackend:
         outputs = classes_up_to(self.limits.max_outputs)
         for n_rows in classes_up_to(self.limits.max_rows):
             for n_outputs in (0, *outputs) if n_rows == 1 else (0, outputs[-1]):
-                for launch in self.launches(n_rows, n_outputs):
+                for launch in self.launches(n_rows, n_outputs, self._program.n_vocab):
                     names.setdefault(launch.kernel)
         return list(names)
 
     # Running
 
     def run(self, batch: Batch) -> FloatArray:
-        """One pass; see `Backend.run`."""
+        """See `Backend.run`."""
+        self._run(batch, None)
+        logits = self._logits[: len(batch.outputs)]
+        if len(logits):
+            self._card.download(self._lowering.at(self._program.logits), logits)
+        return logits
+
+    def choose(self, batch: Batch, n_vocab: int) -> IntArray:
+        """See `Backend.choose`."""
+        self._run(batch, n_vocab)
+        chosen = self._chosen[: len(batch.outputs)]
+        if len(chosen):
+            self._card.download(self._lowering.chosen_at, chosen)
+        return chosen
+
+    def _run(self, batch: Batch, n_choices: int | None) -> None:
+        """Start a pass, and wait for it where nothing is to come back."""
         n_rows, n_outputs = len(batch.tokens), len(batch.outputs)
         limits = self.limits
         if not 0 < n_rows <= limits.max_rows or n_outputs > limits.max_outputs:
@@ -131,24 +148,16 @@ class CudaBackend:
         for i, values in enumerate(arrays):
             start = HEADER_WORDS + i * limits.max_rows
             self._batch[start : start + len(values)] = values
-        recording = self._recording(class_of(n_rows, limits.max_rows), class_of(n_outputs, limits.max_outputs))
+        key = (class_of(n_rows, limits.max_rows), class_of(n_outputs, limits.max_outputs), n_choices)
+        if key not in self._recordings:
+            self._recordings[key] = self._card.record(self.launches(*key))
         self._card.upload(self._lowering.batch, self._batch)
-        self._card.replay(recording)
-        logits = self._logits[:n_outputs]
-        if n_outputs:
-            self._card.download(self._lowering.at(self._program.logits), logits)
-        else:
+        self._card.replay(self._recordings[key])
+        if not n_outputs:
             self._card.synchronize()
         self._n_passes += 1
         if self._reports_memory:
             print_memory(f"after pass {self._n_passes} of {n_rows} rows", self.memory())
-        return logits
-
-    def _recording(self, n_rows: int, n_outputs: int) -> Any:
-        key = (n_rows, n_outputs)
-        if key not in self._recordings:
-            self._recordings[key] = self._card.record(self.launches(n_rows, n_outputs))
-        return self._recordings[key]
 
     def copy_rows(self, source: int, target: int, n_rows: int) -> None:
         """See `Backend.copy_rows`."""

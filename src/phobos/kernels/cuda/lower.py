@@ -72,6 +72,7 @@ MAX_GRID = 65535  # in the second and third direction
 Limits = tuple[int, int, int]  # rows and outputs a pass can hold, positions a slot can
 ROW_COUNTS = (1, 8)  # as `matmul.ROW_COUNTS`
 VALUE_PAIRS = (1, 2, 4, 9)  # as `attention.VALUE_PAIRS`
+CHOICE_SPAN = 4096  # logits of a row that a block of threads compares
 
 
 def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits) -> dict[str, int]:
@@ -95,6 +96,8 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
                 sizes[name] = max(sizes.get(name, 0), n_bytes)
         if isinstance(op, RopeTable):
             sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
+    sizes["best"] = 8 * max_outputs * -(-program.n_vocab // CHOICE_SPAN)
+    sizes["chosen"] = 4 * max_outputs
     return sizes
 
 
@@ -208,8 +211,11 @@ class Lowering:
 
     # Ops
 
-    def lower(self, n_rows: int, n_outputs: int) -> tuple[tuple[Launch, ...], tuple[Op, ...]]:
-        """The launches of a pass of up to so many rows and wanted outputs, and what each is (part of) the doing of."""
+    def lower(
+        self, n_rows: int, n_outputs: int, n_choices: int | None = None
+    ) -> tuple[tuple[Launch, ...], tuple[Op, ...]]:
+        """The launches of a pass of up to so many rows and wanted outputs, and what each is (part of) the doing of.
+        With `n_choices` the best of so many first tokens is found too, see `chosen_at`."""
         self.n_rows, self.n_outputs = n_rows, n_outputs
         self._launches, self._ops, self._quantized = [], [], set()
         for op in self._program.ops:
@@ -217,7 +223,23 @@ class Lowering:
             self._quantized -= writes_of(op)
             if isinstance(op, RmsNorm | LayerNorm | Glu | Activate | Attention) and self._makes_codes(op):
                 self._quantized.add(op.out.name)
+        if n_choices is not None:
+            self._choose(n_choices)
         return tuple(self._launches), tuple(self._ops)
+
+    @property
+    def chosen_at(self) -> int:
+        """Address of the best tokens of a pass, int32 [n_outputs]."""
+        return self.addresses["chosen"]
+
+    def _choose(self, n_choices: int) -> None:
+        logits, last = self._program.logits, self._program.ops[-1]
+        count, n_spans = self.count_at(logits), -(-n_choices // CHOICE_SPAN)
+        arguments = (self.addresses["best"], self.at(logits), count, logits.width, n_choices, CHOICE_SPAN)
+        grid = (n_spans, self.rows_of(logits), 1)
+        self.emit("sampling:find_best", arguments, last, grid, n_threads=NORM_THREADS)
+        chosen = (self.chosen_at, self.addresses["best"], count, n_spans)
+        self.emit("sampling:choose", chosen, last, (self.rows_of(logits), 1, 1), n_threads=WARP)
 
     def _makes_codes(self, op: RmsNorm | LayerNorm | Glu | Activate | Attention) -> bool:
         """Whether the op itself writes the quantized copy of its value."""
