@@ -107,13 +107,13 @@ def join_batches(*batches: Batch) -> Batch:
     return Batch(*arrays, np.arange(len(arrays[0]), dtype=np.int32))
 
 
-def quantize_activations(x: np.ndarray) -> np.ndarray:
-    """What int8 activations keep of `x`: codes of 127ths of the largest of each 32 values, as float64 values."""
+def quantize_activations(x: np.ndarray, code_max: int = 127) -> np.ndarray:
+    """What codes of activations keep of `x`: the largest of each 32 values in `code_max` parts, as float64 values."""
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
     largest = np.abs(blocks).max(axis=-1, keepdims=True)
     safe = np.where(largest > 0, largest, np.float32(1))
-    codes = np.rint(blocks * (np.float32(127) / safe))
-    scale = (largest / np.float32(127)).astype(np.float64)
+    codes = np.rint(blocks * (np.float32(code_max) / safe))
+    scale = (largest / np.float32(code_max)).astype(np.float64)
     return (codes.astype(np.float64) * scale).reshape(x.shape)
 
 

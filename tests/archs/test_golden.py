@@ -110,3 +110,10 @@ def test_accuracy(name: str) -> None:
     mine = accuracy.measure(path, accuracy.N_TOKENS, with_referee=False)["phobos"]
     assert mine.mean_kl <= theirs["mean_kl"] * 1.01  # the reference's own rounding differs from machine to machine
     assert mine.top1 >= theirs["top1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL[:1])
+def test_codes_in_the_cache_cost_little(name: str) -> None:
+    found = accuracy.measure_caches(real_model(name), accuracy.N_TOKENS)
+    assert found["q8_0"].mean_kl < found["f16"].mean_kl + 0.001

@@ -1,11 +1,11 @@
 """How far Phobos and llama.cpp each are from the float32 reference, on the same file and text.
 
-    PYTHONPATH=tests python -m golden.accuracy [--write] [--no-referee] [MODEL.gguf ...]
+    PYTHONPATH=tests python -m golden.accuracy [--write] [--no-referee] [--caches] [MODEL.gguf ...]
 
 For each model: the mean KL divergence of the next-token distributions from the reference's over the first 512 tokens
 of `text.txt`, and the share of positions where the most likely token is the same. `--write` keeps the figures in
 `accuracy.json`, which the ordinary tests hold Phobos to; `--no-referee` takes llama.cpp's from there. Without a MODEL,
-every real model that is here is measured.
+every real model that is here is measured. `--caches` tells Phobos' figures with each format of the cache instead.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.reference import ReferenceBackend
 
 N_TOKENS = 512
+CACHES = ("f16", "q8_0")
 
 
 def read_tokens(path: Path, n_tokens: int) -> np.ndarray:
@@ -44,12 +45,14 @@ def run_all(backend: Backend, tokens: np.ndarray) -> np.ndarray:
     return backend.run(Batch(tokens, rows, np.zeros(n, np.int32), rows)).copy()
 
 
-def run_backend(path: Path, tokens: np.ndarray, kind: str) -> np.ndarray:
-    """Logits of Phobos' `cpu` or `reference` backend."""
+def run_backend(path: Path, tokens: np.ndarray, kind: str, cache: str = "f16") -> np.ndarray:
+    """Logits of Phobos' `cpu` or `reference` backend; `cache` is the format of the former's keys and values."""
     n = len(tokens)
     with open_gguf(path) as gguf:
         program = build_program(gguf)
-        limits = BackendLimits(n_ctx=n, n_slots=1, max_rows=n, max_outputs=n, n_vocab=program.n_vocab)
+        limits = BackendLimits(
+            n_ctx=n, n_slots=1, max_rows=n, max_outputs=n, n_vocab=program.n_vocab, cache_k=cache, cache_v=cache
+        )
         backend: Backend
         if kind == "reference":
             backend = ReferenceBackend(program, gguf, limits, lambda progress: None)
@@ -72,12 +75,20 @@ def measure(path: Path, n_tokens: int, with_referee: bool) -> dict[str, values.D
     return measured
 
 
+def measure_caches(path: Path, n_tokens: int) -> dict[str, values.Distance]:
+    """Distances of Phobos from the reference, by the format of its cache."""
+    tokens = read_tokens(path, n_tokens)
+    reference = run_backend(path, tokens, "reference")
+    return {cache: values.measure_distance(reference, run_backend(path, tokens, "cpu", cache)) for cache in CACHES}
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.gguf")
     parser.add_argument("--write", action="store_true", help="keep the figures in accuracy.json")
     parser.add_argument("--no-referee", action="store_true", help="take llama.cpp's figures from accuracy.json")
+    parser.add_argument("--caches", action="store_true", help="compare the formats of the cache; nothing is kept")
     parser.add_argument("--tokens", type=int, default=N_TOKENS, help="how many tokens of the text")
     given = parser.parse_args()
     kept = json.loads(values.ACCURACY.read_text()) if values.ACCURACY.exists() else {}
@@ -85,13 +96,16 @@ def main() -> None:
     print(f"{'model':42}{'':10}{'mean KL':>10}{'max KL':>10}{'top-1':>8}")
     for path in paths:
         started = time.perf_counter()
-        measured = {who: asdict(d) for who, d in measure(path, given.tokens, not given.no_referee).items()}
-        rows = kept.get(path.name, {}) | measured
-        for who, row in rows.items():
-            name = path.stem if who == "phobos" else ""
+        if given.caches:
+            rows = {who: asdict(d) for who, d in measure_caches(path, given.tokens).items()}
+        else:
+            measured = measure(path, given.tokens, not given.no_referee)
+            rows = kept.get(path.name, {}) | {who: asdict(d) for who, d in measured.items()}
+        for i, (who, row) in enumerate(rows.items()):
+            name = path.stem if i == 0 else ""
             print(f"{name:42}{who:10}{row['mean_kl']:10.5f}{row['max_kl']:10.4f}{row['top1']:8.2%}")
         print(f"{'':42}{time.perf_counter() - started:.0f} s", flush=True)
-        if given.write:
+        if given.write and not given.caches:
             kept[path.name] = {who: {key: round(x, 6) for key, x in row.items()} for who, row in rows.items()}
             values.ACCURACY.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 

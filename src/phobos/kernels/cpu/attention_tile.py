@@ -3,8 +3,9 @@
 Keys and values of a head lie in tiles of `KEY_TILE` positions. As halves (`f16`): keys [k_dim][16], so that a vector
 holds one dimension of 16 keys; values [16][v_dim]. As codes (`q8_0`): 32 neighbouring dimensions of a position share a
 half-precision scale; keys are codes + 128 [k_dim / 4][16][4], then scales [k_dim / 32][16]; values are codes
-[16][v_dim], then scales [v_dim / 32][16]. Coded keys meet queries quantized in the same way, so that a block of 32
-dimensions is one exact integer; coded values have their scales multiplied into the weights.
+[16][v_dim], then scales [v_dim / 32][16]. Coded keys meet queries coded in the same blocks, but in 16 bits, kept as two
+bytes: a block's product is one exact integer, and queries add no error to that of the keys. Coded values have their
+scales multiplied into the weights.
 
 A tile's state lies in scratch, see the offsets below.
 """
@@ -38,6 +39,8 @@ from phobos.kernels.cpu.simd import (
     make_tile,
     max_lanes,
     maximum,
+    shift_left,
+    shift_right,
     splat,
     splat_bytes,
     splat_i32,
@@ -47,6 +50,7 @@ from phobos.kernels.cpu.simd import (
     to_float,
     where_less,
     zeros,
+    zeros_i32,
 )
 
 QUERIES = 4  # of a tile
@@ -59,7 +63,8 @@ new_sums, get_sum, put_sum = make_tile(F32, 2 * QUERIES)
 new_dots, get_dot, put_dot = make_tile(I32, 2 * QUERIES)
 
 # A tile's state: per query its address, first and last key (8 bytes each of 32); then scores, maxima, sums, outputs;
-# then scores times the scales of values, and per query its codes, their scales and -128 times their sums.
+# then scores times the scales of values, and per query its codes (high bytes, then low bytes), their scales and -128
+# times their sums.
 QUERY = 0
 SCORES = 32 * QUERIES
 MAXIMA = SCORES + 4 * KEY_BLOCK * QUERIES
@@ -67,7 +72,11 @@ TOTALS = MAXIMA + 64 * QUERIES
 OUTPUTS = TOTALS + 64 * QUERIES
 _SCALED = OUTPUTS + 4 * V_DIM_MAX * QUERIES
 _CODES = _SCALED + 4 * KEY_BLOCK * QUERIES
-_CODE_BYTES = K_DIM_MAX + 8 * (K_DIM_MAX // BLOCK)
+_LOW = K_DIM_MAX  # where a query's low bytes begin, its scales, its sums
+_SCALES = _LOW + K_DIM_MAX
+_SUMS = _SCALES + 4 * (K_DIM_MAX // BLOCK)
+_CODE_BYTES = _SUMS + 4 * (K_DIM_MAX // BLOCK)
+_QUERY_MAX = np.float32(127 * 256)  # the high byte stays within its range
 TILE_BYTES = _CODES + _CODE_BYTES * QUERIES
 
 
@@ -80,17 +89,24 @@ def _keep_queries(tile, k_dim):
 
 
 @inlined
+def _store_code_bytes(codes, at, values):
+    """16 codes as signed bytes: code = 256 * high + low."""
+    high = shift_right(values + splat_i32(np.int32(128 + (1 << 15))), np.int32(8)) - splat_i32(np.int32(128))
+    store_narrow_i8(codes + at, high)
+    store_narrow_i8(codes + _LOW + at, values - shift_left(high, np.int32(8)))
+
+
+@inlined
 def _code_queries(tile, k_dim):
-    """Quantize the tile's queries."""
+    """Quantize the tile's queries to 16 bits."""
     for n in range(QUERIES):
         query, codes = load_i64(tile + QUERY + 32 * n), tile + _CODES + _CODE_BYTES * n
-        scales, sums = codes + K_DIM_MAX, codes + K_DIM_MAX + 4 * (K_DIM_MAX // BLOCK)
         for b in range(k_dim // BLOCK):
-            scale, low, high = quantize_values(vload(query + 128 * b), vload(query + 128 * b + 64))
-            store_narrow_i8(codes + BLOCK * b, low)
-            store_narrow_i8(codes + BLOCK * b + 16, high)
-            store_f32(scales + 4 * b, scale)
-            store_i32(sums + 4 * b, np.int32(-128) * sum_lanes_i32(low + high))
+            scale, first, second = quantize_values(vload(query + 128 * b), vload(query + 128 * b + 64), _QUERY_MAX)
+            _store_code_bytes(codes, BLOCK * b, first)
+            _store_code_bytes(codes, BLOCK * b + 16, second)
+            store_f32(codes + _SCALES + 4 * b, scale)
+            store_i32(codes + _SUMS + 4 * b, np.int32(-128) * sum_lanes_i32(first + second))
 
 
 @inlined
@@ -111,6 +127,17 @@ def _score_halves(tile, keys, k_dim, out):
 
 
 @inlined
+def _add_dots(tile, dots, first, second, codes):
+    """Products of a block's codes, of the keys of two tiles, with the bytes of the queries at `codes`."""
+    for j in range(BLOCK // 4):
+        low, high = vload_u8(first + 64 * j), vload_u8(second + 64 * j)
+        for n in range(QUERIES):
+            value = splat_bytes(codes + _CODE_BYTES * n + 4 * j)
+            put_dot(dots, 2 * n, dot4(get_dot(dots, 2 * n), low, value))
+            put_dot(dots, 2 * n + 1, dot4(get_dot(dots, 2 * n + 1), high, value))
+
+
+@inlined
 def _score_codes(tile, keys, k_dim, out):
     """The same of coded keys."""
     scores = new_scores()
@@ -119,20 +146,19 @@ def _score_codes(tile, keys, k_dim, out):
         put_score(scores, i, zeros())
     second = keys + _CODED * k_dim
     for b in range(k_dim // BLOCK):
+        codes = tile + _CODES + BLOCK * b
+        for i in range(2 * QUERIES):
+            put_dot(dots, i, zeros_i32())
+        _add_dots(tile, dots, keys + 512 * b, second + 512 * b, codes)
         for n in range(QUERIES):
-            sums = tile + _CODES + _CODE_BYTES * n + K_DIM_MAX + 4 * (K_DIM_MAX // BLOCK)
-            put_dot(dots, 2 * n, splat_i32(load_i32(sums + 4 * b)))
-            put_dot(dots, 2 * n + 1, splat_i32(load_i32(sums + 4 * b)))
-        for j in range(BLOCK // 4):
-            low, high = vload_u8(keys + 64 * (8 * b + j)), vload_u8(second + 64 * (8 * b + j))
-            for n in range(QUERIES):
-                value = splat_bytes(tile + _CODES + _CODE_BYTES * n + BLOCK * b + 4 * j)
-                put_dot(dots, 2 * n, dot4(get_dot(dots, 2 * n), low, value))
-                put_dot(dots, 2 * n + 1, dot4(get_dot(dots, 2 * n + 1), high, value))
+            correction = splat_i32(load_i32(tile + _CODES + _CODE_BYTES * n + _SUMS + 4 * b))
+            put_dot(dots, 2 * n, shift_left(get_dot(dots, 2 * n), np.int32(8)) + correction)
+            put_dot(dots, 2 * n + 1, shift_left(get_dot(dots, 2 * n + 1), np.int32(8)) + correction)
+        _add_dots(tile, dots, keys + 512 * b, second + 512 * b, codes + _LOW)
         scale_at = KEY_TILE * k_dim + 32 * b
         low_scale, high_scale = vload_f16(keys + scale_at), vload_f16(second + scale_at)
         for n in range(QUERIES):
-            scale = splat(load_f32(tile + _CODES + _CODE_BYTES * n + K_DIM_MAX + 4 * b))
+            scale = splat(load_f32(tile + _CODES + _CODE_BYTES * n + _SCALES + 4 * b))
             low_dot, high_dot = to_float(get_dot(dots, 2 * n)), to_float(get_dot(dots, 2 * n + 1))
             put_score(scores, 2 * n, fma(low_dot, low_scale * scale, get_score(scores, 2 * n)))
             put_score(scores, 2 * n + 1, fma(high_dot, high_scale * scale, get_score(scores, 2 * n + 1)))

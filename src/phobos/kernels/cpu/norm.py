@@ -24,7 +24,7 @@ from phobos.kernels.cpu.simd import (
     zeros,
 )
 
-_CODE_MAX = np.float32(127)
+CODE_MAX = np.float32(127)  # of a byte
 
 
 @inlined
@@ -42,17 +42,17 @@ def is_mine(row, n_rows, thread, n_threads):
 
 
 @inlined
-def quantize_values(low, high):
-    """A block's scale, and the codes of its 32 values."""
+def quantize_values(low, high, code_max):
+    """A block's scale, and the codes of its 32 values, up to `code_max`."""
     largest = max_lanes(maximum(absolute(low), absolute(high)))
-    inverse = _CODE_MAX / largest if largest > np.float32(0) else np.float32(0)
-    return largest / _CODE_MAX, round_to_int(low * splat(inverse)), round_to_int(high * splat(inverse))
+    inverse = code_max / largest if largest > np.float32(0) else np.float32(0)
+    return largest / code_max, round_to_int(low * splat(inverse)), round_to_int(high * splat(inverse))
 
 
 @inlined
 def quantize_block(record, width, b, low, high):
     """Write block `b` of a quantized row from its 32 values."""
-    scale, codes_low, codes_high = quantize_values(low, high)
+    scale, codes_low, codes_high = quantize_values(low, high, CODE_MAX)
     store_narrow_i8(record + BLOCK * b, codes_low)
     store_narrow_i8(record + BLOCK * b + 16, codes_high)
     sum_low, sum_high = sum_lanes_i32(codes_low), sum_lanes_i32(codes_high)

@@ -22,7 +22,7 @@ from phobos.kernels.cpu.access import (
 from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.elementary import cosine_sine
 from phobos.kernels.cpu.layout import BLOCK, CACHE_TILE_BYTES, KEY_TILE, Header
-from phobos.kernels.cpu.norm import inverse_rms, quantize_values
+from phobos.kernels.cpu.norm import CODE_MAX, inverse_rms, quantize_values
 from phobos.kernels.cpu.simd import inlined, splat, store_narrow_i8
 
 _POSITIONS, _SLOTS, _PLACES = 8 * Header.POSITIONS, 8 * Header.SLOTS, 8 * Header.PLACES
@@ -79,7 +79,7 @@ def _store_key_codes(head, x, dim, place, spare):
     """The same quantized; `spare` is 32 bytes to work in."""
     tile, lane = head + place // KEY_TILE * _CODED * dim, place % KEY_TILE
     for b in range(dim // BLOCK):
-        scale, low, high = quantize_values(vload(x + 128 * b), vload(x + 128 * b + 64))
+        scale, low, high = quantize_values(vload(x + 128 * b), vload(x + 128 * b + 64), CODE_MAX)
         store_narrow_i8(spare, low)
         store_narrow_i8(spare + 16, high)
         for j in range(BLOCK // 4):  # + 128 is a flip of the top bit
@@ -99,7 +99,7 @@ def _store_value_codes(head, v, dim, place):
     """The same quantized."""
     tile, row = head + place // KEY_TILE * _CODED * dim, place % KEY_TILE
     for b in range(dim // BLOCK):
-        scale, low, high = quantize_values(vload(v + 128 * b), vload(v + 128 * b + 64))
+        scale, low, high = quantize_values(vload(v + 128 * b), vload(v + 128 * b + 64), CODE_MAX)
         store_narrow_i8(tile + row * dim + BLOCK * b, low)
         store_narrow_i8(tile + row * dim + BLOCK * b + 16, high)
         store_f16(tile + KEY_TILE * dim + 32 * b + 2 * row, scale)
