@@ -101,6 +101,8 @@ def count(client: OpenAI, name: str, check: Callable[[OpenAI, int, int], str], o
     shown = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common(8))
     rest = f"; go on with --first {options.first + len(done)}" if len(done) < len(words) else ""
     print(f"{name}: {shown}, of {len(done)} ({time.monotonic() - began_s:.0f} s){rest}", flush=True)
+    if wrong := [i for i, word in enumerate(done, options.first) if word != "valid"]:
+        print(f"  not valid: {wrong[:20]}", flush=True)
     return outcomes["valid"] == len(done)
 
 

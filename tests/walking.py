@@ -101,8 +101,10 @@ def walk(
     script: Sequence[int] = (),
     in_reasoning: bool = False,
     limit: int = 4000,
+    loved: str = "",
 ) -> Walk:
-    """Walk until the answer ends. `script` are tokens chosen first, as far as they may follow."""
+    """Walk until the answer ends. `script` are tokens chosen first, as far as they may follow; tokens of the characters
+    `loved` alone are chosen wherever they may be."""
     words = grammars.vocabulary
     rng = random.Random(seed)
     scanner = Scanner(grammars.dialect, offered_tools(request), in_reasoning=in_reasoning, shown_ids=grammars.shown_ids)
@@ -123,7 +125,8 @@ def walk(
             token = script[len(tokens)]
         else:
             liked = [i for i in choices if i in endings]
-            token = rng.choice(liked if liked and rng.random() < 0.3 else choices)
+            held = [i for i in choices if loved and not words.piece(i).decode("utf-8", "replace").strip(loved)]
+            token = rng.choice(held or (liked if liked and rng.random() < 0.3 else choices))
         token = binding.extend(token) if len(tokens) >= len(script) else token
         binding.accept(token)
         tokens.append(token)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema
 import pytest
 
+from phobos.chat.dialects import DIALECTS
 from phobos.chat.dialects.hermes import HERMES
-from phobos.chat.dialects.mistral import MISTRAL
+from phobos.chat.dialects.plain import PLAIN
 from phobos.chat.messages import GenerationRequest, OutputFormat, ToolChoice, ToolSpec
 from phobos.engine.closing import JsonState, classify, count_names
 from phobos.engine.grammar import Grammars
@@ -30,15 +32,6 @@ CHAIN = {
     },
     "$ref": "#/$defs/link",
 }
-NOTE = ToolSpec(
-    "take_note",
-    "",
-    {
-        "type": "object",
-        "properties": {"text": {"type": "string"}, "lines": {"type": "array", "items": {"type": "string"}}},
-        "required": ["text", "lines"],
-    },
-)
 
 
 def test_json_state() -> None:
@@ -55,16 +48,12 @@ def test_json_state() -> None:
         assert (state.depth, state.in_string) == (depth, in_string)
 
 
-def test_near_grows_with_what_is_open() -> None:
-    state = JsonState()
-    assert not state.is_near(60, 1000, 0)
-    state.push(b"[" * 30)
-    assert state.is_near(60, 1000, 0) and not state.is_near(60, 80, 0)
-
-
 def test_tokens_by_what_they_do() -> None:
-    masks = classify([b"}", b'"}', b"]}]", b"a}", b'{"', b", [", b'"', b"", b'"a'], tuple)  # type: ignore[arg-type]
-    assert (masks.brackets, masks.quotes, masks.opening) == ((0, 2), (1, 6), (4, 5))
+    pieces = [b"}", b'"}', b"]}]", b"a}", b'{"', b", [", b'"', b"", b'"a', b", ", b",,", b"7", b"77", b" ab", b"abc"]
+    classes = classify(pieces, tuple)  # type: ignore[arg-type]
+    assert (classes.brackets, classes.quotes, classes.opening) == ((0, 2), (1, 6), (4, 5))
+    assert (classes.commas, classes.digits, classes.signs) == ((9,), (11,), (0, 6, 11))
+    assert classes.words.tolist() == [13, 14]
 
 
 def test_names_that_are_required_are_counted() -> None:
@@ -84,14 +73,81 @@ def test_an_answer_is_whole_at_any_limit_that_holds_one(limit: int) -> None:
         jsonschema.validate(value, CHAIN)
 
 
-@pytest.mark.parametrize("dialect", [HERMES, MISTRAL], ids=lambda dialect: dialect.name)
-def test_calls_are_whole_too(dialect: Any) -> None:
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+NUMBER, STRING = {"type": "number"}, {"type": "string"}
+STUBBORN = {
+    "a number without end": (_object(lat=NUMBER, lon=NUMBER, name=STRING), "0123456789.", 60),
+    "a text without end": (_object(a=STRING, b=STRING), "abcdefghijklmnopqrstuvwxyz ", 40),
+    "white space": (_object(a=STRING, b={"type": "array", "items": STRING}), " \n", 60),
+    "a list without end": ({"type": "array", "items": {"type": "integer"}}, "0123456789, ", 40),
+    "lists in lists": (
+        {"$defs": {"l": {"type": "array", "items": {"$ref": "#/$defs/l"}}}, "$ref": "#/$defs/l"},
+        "[",
+        60,
+    ),
+    "escapes": (_object(a=STRING), "\\", 40),
+    "a least length": (_object(a={"type": "string", "minLength": 30}), "x", 60),
+    "a least number": ({"type": "array", "items": _object(kind=STRING, n=NUMBER), "minItems": 4}, "x1", 160),
+    "a pattern": (_object(mail={"type": "string", "pattern": "^[a-z]+@[a-z]+\\.com$"}), "abcdefghijklmnop", 50),
+    "a choice": ({"anyOf": [_object(long=STRING, longer=STRING), _object(n=NUMBER)]}, "abcdefgnlor1", 50),
+    "names of its own": ({"type": "object", "additionalProperties": {"type": "integer"}}, 'ab":, 1', 40),
+}
+
+
+@pytest.mark.parametrize("case", STUBBORN)
+def test_what_a_model_loves_does_not_keep_its_answer_open(case: str) -> None:
+    schema, loved, limit = STUBBORN[case]
+    grammars = Grammars(MarkerVocabulary(HERMES), HERMES)
+    request = GenerationRequest("r", output=OutputFormat("json_schema", schema))
+    for seed in range(3):
+        found = walk(grammars, request, seed, limit=limit, loved=loved)
+        value: Any = json.loads(found.answer.content)
+        jsonschema.validate(value, schema)
+        assert len(found.tokens) > limit // 4
+
+
+TRIP = ToolSpec(
+    "plan_trip",
+    "",
+    _object(
+        city=STRING,
+        days={"type": "integer"},
+        stops={"type": "array", "items": STRING},
+        mode={"enum": ["by train", "by car"]},
+        note={"type": "string", "minLength": 8},
+    ),
+)
+
+
+@pytest.mark.parametrize("dialect", [*DIALECTS, PLAIN], ids=lambda dialect: dialect.name)
+def test_calls_are_whole_in_every_dialect(dialect: Any) -> None:
     grammars = Grammars(MarkerVocabulary(dialect), dialect)
-    request = GenerationRequest("r", tools=(NOTE,), tool_choice=ToolChoice("required"))
-    for seed in range(6):
-        found = walk(grammars, request, seed, limit=200)
-        assert found.is_whole and found.answer.calls, found.text[-200:]
-        check_calls(found.answer, (NOTE,))
+    request = GenerationRequest("r", tools=(TRIP,), tool_choice=ToolChoice("required"))
+    plan = grammars.plan(request)
+    assert plan is not None and plan.n_least > 20
+    for seed, loved in ((1, ", "), (2, "abcdefghijklmnopqrstuvwxyz0123456789")):
+        found = walk(grammars, request, seed, limit=plan.n_least + 150, loved=loved)
+        assert found.answer.calls, found.text[-200:]
+        check_calls(found.answer, (TRIP,))
+
+
+def test_a_call_that_opened_by_itself_is_whole_too() -> None:
+    grammars = Grammars(MarkerVocabulary(HERMES), HERMES)
+    script = grammars.vocabulary.encode("Well. <tool_call>")
+    request = GenerationRequest("r", tools=(TRIP,), parallel_tool_calls=False)
+    found = walk(grammars, request, 1, script=script, limit=250, loved="abcdefghijklmnopqrstuvwxyz")
+    assert len(found.answer.calls) == 1 and found.answer.content == "Well."
+    check_calls(found.answer, (TRIP,))
+
+
+def test_a_format_that_is_not_json_is_whole_too() -> None:
+    grammars = Grammars(MarkerVocabulary(HERMES), HERMES)
+    request = GenerationRequest("r", output=OutputFormat("regex", pattern="[a-z]+(-[a-z]+)*!"))
+    found = walk(grammars, request, 1, limit=60, loved="abcdefghijklmnopqrstuvwxyz")
+    assert re.fullmatch("[a-z]+(-[a-z]+)*!", found.answer.content) and len(found.tokens) > 20
 
 
 def test_an_answer_that_ends_in_time_is_left_alone() -> None:

@@ -407,3 +407,13 @@ def test_markers_that_are_control_tokens_show_and_no_others() -> None:
         assert "<|unused|>" not in shown and not {"<EOS>", "<EOT>"} & shown
         assert all(text in dialect.marker_text for text in shown)
     assert "<|channel|>" in {grammars_of("harmony").vocabulary.spelling(i) for i in grammars_of("harmony").shown_ids}
+
+
+def test_a_least_length_does_not_let_an_argument_run_over_its_end() -> None:
+    note = ToolSpec("note", "", {"type": "object", "properties": {"t": {"type": "string", "minLength": 9}}})
+    grammars = grammars_of("qwen-xml")
+    script = "<tool_call>\n<function=note>\n<parameter=t>\nshort\n</parameter>"
+    request = GenerationRequest("r", tools=(note,), tool_choice=ToolChoice("required"))
+    with pytest.raises(AssertionError):
+        walk(grammars, request, 1, script=grammars.vocabulary.encode(script))
+    walk(grammars, request, 1, script=grammars.vocabulary.encode(script.replace("short", "long enough")))

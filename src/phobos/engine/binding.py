@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
-
 from phobos.chat.dialects.dialect import Opening
 from phobos.chat.dialects.scanner import Scanner
-from phobos.engine.closing import JsonState
+from phobos.engine.closing import Ending, JsonState
 from phobos.engine.grammar import Grammars, Plan
 from phobos.errors import UnavailableError
 from phobos.kernels.backend import IntArray
@@ -44,6 +42,7 @@ class Binding:
         self._n_allowed: int | None = None
         self._n_chosen = 0
         self._json = JsonState()
+        self._ending: Ending | None = None
         self.is_cut = False
         self._thought = False
         self._matcher: Any = None
@@ -106,6 +105,8 @@ class Binding:
         elif self._matcher is not None:
             self._matcher.consume_token(token)
             self._json.push(self._grammars.vocabulary.piece(token))
+            if self._ending is not None:
+                self._ending.accept(token)
 
     def foresee(self) -> Sequence[int]:
         """See `Constraint`."""
@@ -181,6 +182,7 @@ class Binding:
 
     def _begin_answer(self, plan: Plan) -> IntArray | None:
         self._json = JsonState()
+        self._ending = Ending(self._grammars, plan.closers, plan.n_names, plan.n_least)
         matcher = (plan.after if self._thought else plan.first).deep_copy()
         written = ""
         if self._scanner is not None and self._thought:
@@ -194,6 +196,8 @@ class Binding:
 
     def _begin_call(self, plan: Plan, opening: Opening, written: str) -> IntArray | None:
         """Bind the call that opened, unless what was written with the opener cannot be one."""
+        self._json = JsonState()
+        self._ending = Ending(self._grammars, plan.closers, plan.n_names, plan.n_least)
         matcher = self._grammars.open_call(plan, opening)
         if not self._follows(matcher, written):
             return None
@@ -212,8 +216,7 @@ class Binding:
     def _compute(self) -> IntArray:
         """The mask of the grammar's next token."""
         matcher = self._matcher
-        mask = np.zeros(self._grammars.n_words, np.int32)
-        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        mask = self._grammars.compute_mask(matcher)
         if matcher.is_error():
             reason = matcher.get_error().splitlines()[0]
             log.warning("a grammar could not be followed: %s", reason)
@@ -226,14 +229,14 @@ class Binding:
         return self._steer(mask)
 
     def _steer(self, mask: IntArray) -> IntArray:
-        """Make for the end of a JSON answer whose tokens run out."""
-        plan, grammars = self._plan, self._grammars
-        if plan is None or plan.n_names is None or self._n_allowed is None:
+        """Make for the end of an answer whose tokens run out."""
+        if self._ending is None or self._n_allowed is None:
             return mask
-        if not self._json.is_near(self._n_allowed - self._n_chosen, self._n_allowed, plan.n_names):
-            return mask
-        steered = self._json.steer(mask, grammars.classes, ~grammars.all_but_ends)
-        self.is_cut |= bool((steered != mask).any()) and not bool((steered & ~grammars.all_but_ends).any())
+        ends = ~self._grammars.all_but_ends
+        n_left = self._n_allowed - self._n_chosen
+        found = self._ending.steer(mask, self._matcher, self._json, ends, n_left=n_left, n_allowed=self._n_allowed)
+        steered = self._only((found,)) if isinstance(found, int) else found
+        self.is_cut |= bool((steered != mask).any()) and not bool((steered & ends).any())
         return steered
 
     def _forced_marker(self) -> list[int]:

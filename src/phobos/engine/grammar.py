@@ -24,7 +24,7 @@ import numpy as np
 from phobos.chat.dialects import lark
 from phobos.chat.dialects.dialect import Dialect, Opening
 from phobos.chat.messages import GenerationRequest, OutputFormat, ToolSpec
-from phobos.engine.closing import TokenClasses, classify, count_names
+from phobos.engine.closing import Closers, JsonState, TokenClasses, classify, count_names, find_end
 from phobos.engine.schemas import close_objects, find_fault
 from phobos.errors import RequestError
 from phobos.kernels.backend import IntArray
@@ -56,8 +56,9 @@ class Plan:
     """What binds the answers of a request.
 
     `whole`: the grammar covers all of the answer, with `first` from its first character and `after` behind a thinking
-    block. Otherwise only calls are bound, from where they open, and `n_calls` says how many there may be. `n_names` is
-    about how many tokens the names take that a JSON answer requires; None where the answer is not JSON throughout.
+    block. Otherwise only calls are bound, from where they open, and `n_calls` says how many there may be.
+
+    `closers`, `n_names` and `n_least` say how an answer is brought to its end: see `closing.Ending`.
     """
 
     whole: bool
@@ -65,7 +66,9 @@ class Plan:
     first: Any = None
     after: Any = None
     n_calls: int | None = None
-    n_names: int | None = None
+    closers: Closers = field(default_factory=Closers)
+    n_names: int = 0
+    n_least: int = 0
     tools: tuple[ToolSpec, ...] = ()
     opened: dict[tuple[str, str | None], Any] = field(default_factory=dict, compare=False)
 
@@ -147,8 +150,10 @@ class Grammars:
         if must_call or request.output.kind != "text":
             plan = self._plan_whole(request, tools, must_call, thinks)
         else:
-            plan = Plan(whole=False, n_calls=None if request.parallel_tool_calls else 1, tools=tools)
-            self._compile_calls(tools, request.parallel_tool_calls)
+            n_calls = None if request.parallel_tool_calls else 1
+            closers, least = self._closers(tools, "text"), self._compile_calls(tools, request.parallel_tool_calls)
+            n_names, n_least = _count_names(request.output, tools), self._count_least(least, closers)
+            plan = Plan(whole=False, n_calls=n_calls, closers=closers, n_names=n_names, n_least=n_least, tools=tools)
         with self._lock:
             self._plans[key] = plan
             while len(self._plans) > KEPT:
@@ -184,8 +189,39 @@ class Grammars:
         text = "\n".join(rules)
         first = self._compile(f"start: body{begin}\n{text}", param, user)
         after = self._compile(f"start: SPACE? body\nSPACE: /[ \\n]{{1,2}}/\n{text}", param, user) if thinks else first
-        n_names = _count_names(request.output, tools, must_call and dialect.calls.writes_json)
-        return Plan(whole=True, must_call=must_call, first=first, after=after, n_names=n_names, tools=tools)
+        closers = self._closers(tools, "text" if must_call else request.output.kind)
+        return Plan(
+            whole=True,
+            must_call=must_call,
+            first=first,
+            after=after,
+            closers=closers,
+            n_names=_count_names(request.output, tools),
+            n_least=self._count_least(first, closers),
+            tools=tools,
+        )
+
+    def _closers(self, tools: Sequence[ToolSpec], format_kind: str) -> Closers:
+        """What ends the parts of an answer of calls, of a format, or of either."""
+        calls = self.dialect.calls
+        texts = calls.closers if tools else ()
+        if format_kind in ("regex", "grammar") or (tools and not calls.writes_json):
+            return Closers((*texts, "}", "]", '"'))
+        return Closers(texts, is_json=True)
+
+    def _count_least(self, matcher: Any, closers: Closers) -> int:
+        """About how many tokens the shortest answer has."""
+        return len(find_end(matcher, JsonState(), self, closers) or ())
+
+    def piece(self, token_id: int) -> bytes:
+        """A token's bytes."""
+        return self.vocabulary.piece(token_id)
+
+    def compute_mask(self, matcher: Any) -> IntArray:
+        """The mask of a grammar's next token."""
+        mask = np.zeros(self.n_words, np.int32)
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        return mask
 
     def _check_tools(self, tools: Sequence[ToolSpec]) -> None:
         """Refuse a schema that cannot be enforced, by the name of its tool."""
@@ -194,10 +230,10 @@ class Grammars:
             if fault is not None:
                 raise _refused_tool(tool, fault)
 
-    def _compile_calls(self, tools: Sequence[ToolSpec], parallel: bool) -> None:
+    def _compile_calls(self, tools: Sequence[ToolSpec], parallel: bool) -> Any:
         rules = self.dialect.calls.grammar(tools, parallel=parallel, opening=None)
         try:
-            self._compile(f"start: calls\n{rules}", "tools")
+            return self._compile(f"start: calls\n{rules}", "tools")
         except RequestError:
             for tool in tools:
                 alone = self.dialect.calls.grammar([tool], parallel=parallel, opening=None)
@@ -299,13 +335,9 @@ def _as_lark(grammar: str) -> str:
     return translated
 
 
-def _count_names(output: OutputFormat, tools: Sequence[ToolSpec], calls_are_json: bool) -> int | None:
+def _count_names(output: OutputFormat, tools: Sequence[ToolSpec]) -> int:
     """See `Plan.n_names`."""
-    if calls_are_json:
-        return max(count_names(tool.parameters) for tool in tools)
-    if not tools and output.kind in ("json_object", "json_schema"):
-        return count_names(output.schema)
-    return None
+    return max(map(count_names, (output.schema, *(tool.parameters for tool in tools))))
 
 
 def _maybe(text: str) -> str:

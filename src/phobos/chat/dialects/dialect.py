@@ -85,7 +85,8 @@ class CallForm(Protocol):
 
     `openers` are the texts that begin one. `opens_at_name`: these are so common in plain text that only an offered
     name makes a call of them; `at_start`: only before the answer's first text; `without_tools`: they mean something
-    even where no tools are offered. `writes_json`: arguments are JSON.
+    even where no tools are offered. `writes_json`: arguments are JSON. `closers`: the texts that end a part
+    of a call, a call or a section, innermost first.
     """
 
     @property
@@ -98,6 +99,8 @@ class CallForm(Protocol):
     def without_tools(self) -> bool: ...
     @property
     def writes_json(self) -> bool: ...
+    @property
+    def closers(self) -> tuple[str, ...]: ...
     @property
     def markers(self) -> Iterable[str]:
         """All texts in which the markers stand that a vocabulary may have as control tokens."""

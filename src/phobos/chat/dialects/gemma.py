@@ -26,6 +26,7 @@ class GemmaCalls:
     at_start: bool = False
     without_tools: bool = False
     writes_json: bool = False
+    closers: tuple[str, ...] = (_QUOTE, _END)
 
     @property
     def markers(self) -> Iterable[str]:

@@ -26,6 +26,7 @@ class HarmonyCalls:
     at_start: bool = False
     without_tools: bool = True
     writes_json: bool = True
+    closers: tuple[str, ...] = ()
 
     @property
     def markers(self) -> Iterable[str]:

@@ -51,6 +51,11 @@ class JsonCalls:
         """See `CallForm`."""
         return (self.begin, self.end)
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        """See `CallForm`."""
+        return (self.end,) if self.end else ()
+
     def read(self, opener: str, reader: Reader, turn: Turn) -> Parse[None]:
         """See `CallForm`."""
         if "{" in opener:

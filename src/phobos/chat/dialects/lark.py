@@ -98,6 +98,9 @@ def text_until(rule: str, schema: Mapping[str, Any], end: str, *, chars: str = r
     terminal = f"{pattern(chars + count)} {literal(end)}"
     if isinstance(schema.get("pattern"), str):
         terminal = f"({pattern(_anchored(schema['pattern']))} {literal(end)}) & ({terminal})"
+    if low or "pattern" in schema:
+        # What is not long enough, or does not fit yet, may not go on behind its end.
+        terminal = f"({terminal}) & ~(/(.|\\n)*/ {literal(end)} /(.|\\n)+/)"
     return [f"{rule}[lazy]: {name}", f"{name}: {terminal}"]
 
 

@@ -43,6 +43,11 @@ class NamedCalls:
         """See `CallForm`."""
         return (self.begin, self.end, self.call_begin, self.name_end, self.call_end, self.id_begin)
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        """See `CallForm`."""
+        return (self.end,) if self.end else ()
+
     def read(self, opener: str, reader: Reader, turn: Turn) -> Parse[None]:
         """See `CallForm`."""
         begun = opener == self.call_begin

@@ -39,6 +39,11 @@ class PythonCalls:
         """See `CallForm`."""
         return (self.begin, self.end)
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        """See `CallForm`."""
+        return ("'", ")", "]" + self.end)
+
     # Reading
 
     def read(self, opener: str, reader: Reader, turn: Turn) -> Parse[None]:

@@ -63,6 +63,13 @@ class TaggedCalls:
         tags = (self.call_begin, self.name_end, self.key_begin, self.key_end, self.value_end, self.call_end)
         return (self.begin, self.end, *tags)
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        """See `CallForm`."""
+        ends = (self.value_end, self.call_end, self.end)
+        cdata = (_CDATA_END + self.value_end,) if self.has_cdata else ()
+        return tuple(text for end in (*cdata, *ends) for text in dict.fromkeys((self.pad + end, end)) if text)
+
     # Reading
 
     def read(self, opener: str, reader: Reader, turn: Turn) -> Parse[None]:
