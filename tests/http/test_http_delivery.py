@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,8 @@ from phobos.chat.events import (
     Usage,
 )
 from phobos.errors import UnavailableError
-from phobos.http.delivery import EventStream, Mailbox, coalesce
+from phobos.http import delivery
+from phobos.http.delivery import HANDOVER_S, LONGEST_REST_S, REST_S, EventStream, Mailbox, choose_rest_s, coalesce
 
 END = Finished("stop", Usage(1, 0, 1), Timings(0.0, 0.0, 1))
 
@@ -83,6 +85,50 @@ def test_a_fast_engine_costs_few_wakeups():
         return n_batches
 
     assert asyncio.run(run()) < 60
+
+
+def test_text_goes_out_less_often_the_more_of_a_core_it_takes():
+    assert choose_rest_s(0.0) == choose_rest_s(0.0001) == REST_S
+    assert choose_rest_s(0.0003) == pytest.approx(0.02)
+    assert choose_rest_s(1.0) == LONGEST_REST_S
+
+
+def test_the_first_text_of_an_answer_does_not_wait_for_the_rest_after_that_of_others(monkeypatch):
+    monkeypatch.setattr(delivery, "REST_S", 30.0)
+    monkeypatch.setattr(delivery, "LONGEST_REST_S", 30.0)
+
+    async def run():
+        mailbox = Mailbox(asyncio.get_running_loop())
+        first, second = EventStream(mailbox, 1), EventStream(mailbox, 1)
+        for stream in (first, second):
+            stream.sink(0)(TextDelta("a"))
+            assert await stream.next_batch(5) == [(0, TextDelta("a"))]
+        third = EventStream(mailbox, 2)
+        one, two = third.sink(0), third.sink(1)
+        one(TextDelta("b"))
+        assert await third.next_batch(5) == [(0, TextDelta("b"))]
+        one(TextDelta("c"))
+        assert await third.next_batch(0.1) == []
+        two(TextDelta("d"))
+        return await third.next_batch(5)
+
+    assert asyncio.run(run()) == [(0, TextDelta("c")), (1, TextDelta("d"))]
+
+
+def test_the_engine_hands_its_core_over_for_a_first_text_and_seldom(monkeypatch):
+    naps = []
+    monkeypatch.setattr(delivery.time, "sleep", naps.append)
+
+    async def run():
+        mailbox = Mailbox(asyncio.get_running_loop())
+        for _ in range(50):
+            sink = EventStream(mailbox, 1).sink(0)
+            sink(Started(0, 1, 0, 1, 0.0))
+            sink(TextDelta("x"))
+            sink(TextDelta("y"))
+
+    asyncio.run(run())
+    assert naps[0] == HANDOVER_S and len(naps) < 25
 
 
 def test_silence_gives_an_empty_batch_and_text_resets_it():

@@ -10,6 +10,7 @@ import pytest
 
 from phobos.chat.events import Failed, TextDelta
 from phobos.errors import FileError, PhobosError, UnavailableError
+from phobos.http import generation
 from phobos.http.admission import Want, plan_admissions
 from scripted_engine import chat, encode, endless, eventually, finished, parrot, say, with_slots
 
@@ -187,6 +188,43 @@ def test_a_client_that_leaves_during_preparation_never_starts(serve):
     time.sleep(0.4)
     assert not server.engine.submitted
     assert server.post(CHAT, chat("next")).status == 200
+
+
+def test_only_short_prompts_that_are_quick_are_prepared_on_the_loop(serve, monkeypatch):
+    model = with_slots(1)
+    places, naps = [], [0.0]
+    prepare = type(model).prepare
+    monkeypatch.setattr(generation, "QUICK_S", 0.1)
+
+    def watched(self, request, **options):
+        places.append(threading.current_thread().name.partition("_")[0])
+        time.sleep(naps[0])
+        return prepare(self, request, **options)
+
+    monkeypatch.setattr(type(model), "prepare", watched)
+    server = serve(model=model)
+    beside, on_loop = "phobos-prepare", "phobos-http"
+
+    def asked(body, path=CHAT):
+        places.clear()
+        assert server.post(path, body).status == 200
+        return places
+
+    tool = {"type": "function", "function": {"name": "f"}}
+    many = [{"role": role, "content": "a"} for role in ["user", "assistant"] * 4 + ["user"]]
+    assert asked(chat("first")) == [beside], "how long it takes is not known yet"
+    assert asked(chat("second")) == [on_loop]
+    assert asked({"prompt": "short", "max_tokens": 1}, "/v1/completions") == [on_loop]
+    assert asked({"prompt": ["one", "two"], "max_tokens": 1}, "/v1/completions") == [beside] * 2
+    assert asked(chat("long" * 300)) == [beside]
+    assert asked({"messages": many}) == [beside]
+    assert asked({**chat("tools"), "tools": [tool]}) == [beside]
+    naps[0] = 0.15
+    assert asked(chat("slow")) == [on_loop]
+    assert asked(chat("slow")) == [beside]
+    naps[0] = 0.0
+    assert asked(chat("quick")) == [beside]
+    assert asked(chat("quick")) == [on_loop]
 
 
 def test_heartbeats_before_a_slow_first_token(serve):

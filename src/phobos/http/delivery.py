@@ -1,10 +1,12 @@
 """Events on their way from the engine's thread to the listener's loop.
 
-The engine calls a sink for every event and must never wait, so a sink only appends to a deque and, when no wake-up
-is already under way, asks the loop for one: a burst of events costs one wake-up for the whole listener. After text
-has been delivered the mailbox rests for `REST_S`: a fast model's tokens go out a few at a time, which costs the
-cores it runs on a fraction of what a wake-up a token would, and nobody can see the difference. What is not text (a
-start, an end) does not wait.
+The engine calls a sink for every event, so a sink only appends to a deque and, when no wake-up is already under way,
+asks the loop for one: a burst of events costs one wake-up for the whole listener. After text has been delivered the
+mailbox rests, for `REST_S` or as much longer as keeps the loop within `LOOP_SHARE` of a core: a fast model's tokens go
+out a few at a time, which costs the cores it runs on a fraction of what a wake-up a token would, and nobody can see
+the difference. What is not text (a start, an end) does not wait, and neither does the first text of an answer. For that
+one the engine's thread even gives its core away for `HANDOVER_S`, now and then: its team keeps every core busy, and
+who wakes up beside it waits for a time slice.
 
 On the loop's side an `EventStream` hands out whole batches, so a slow reader gets its text in few large pieces. What
 a stream holds is bounded by what one request may generate.
@@ -13,13 +15,16 @@ a stream holds is bounded by what one request may generate.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from enum import Enum
 
 from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Sink, TextDelta, ToolCallDelta
 from phobos.errors import PhobosError
 
-REST_S = 0.008
+REST_S, LONGEST_REST_S = 0.008, 0.04
+LOOP_SHARE = 0.015
+HANDOVER_S, HANDOVER_EVERY_S = 0.0005, 0.05
 _DELTAS = (TextDelta, ReasoningDelta, ToolCallDelta)
 
 
@@ -27,6 +32,11 @@ class _State(Enum):
     IDLE = "idle"
     WOKEN = "woken"
     RESTING = "resting"
+
+
+def choose_rest_s(used_s: float) -> float:
+    """How long to rest after a round of deliveries for which the loop's thread used so much of a core."""
+    return min(max(REST_S, used_s / LOOP_SHARE), LONGEST_REST_S)
 
 
 class Mailbox:
@@ -37,36 +47,44 @@ class Mailbox:
         self._events: deque[tuple[EventStream, int, Event]] = deque()
         self._state = _State.IDLE
         self._rest: asyncio.TimerHandle | None = None
+        self._used_s = 0.0
+        self._handed_over_s = 0.0
 
-    def post(self, stream: EventStream, choice: int, event: Event) -> None:
-        """Leave an event for a stream; never blocks."""
+    def post(self, stream: EventStream, choice: int, event: Event, *, can_wait: bool) -> None:
+        """Leave an event for a stream; never blocks. One that `can_wait` may lie for as long as the mailbox rests."""
         self._events.append((stream, choice, event))
         state = self._state
-        if state is _State.IDLE or (state is _State.RESTING and not isinstance(event, _DELTAS)):
+        if state is _State.IDLE or (state is _State.RESTING and not can_wait):
             self._state = _State.WOKEN
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:  # the loop is closed: nobody is left to read
                 self._events.clear()
 
+    def hand_over(self) -> None:
+        """Leave this thread's core to the loop for a moment, unless that was done a moment ago."""
+        now_s = time.monotonic()
+        if now_s - self._handed_over_s >= HANDOVER_EVERY_S:
+            self._handed_over_s = now_s
+            time.sleep(HANDOVER_S)
+
     def _deliver(self) -> None:
         if self._rest is not None:
             self._rest.cancel()
             self._rest = None
+        before_s, self._used_s = self._used_s, time.thread_time()
         events = self._events
+        spoke = False
         while True:
-            spoke = False
             while events:
                 stream, choice, event = events.popleft()
                 spoke = spoke or isinstance(event, _DELTAS)
                 stream.take(choice, event)
-            if spoke:
-                self._state = _State.RESTING
-                self._rest = self._loop.call_later(REST_S, self._deliver)
-                return
-            self._state = _State.IDLE
-            if not events:  # what lands after this look finds IDLE and wakes us
-                return
+            self._state = _State.RESTING if spoke else _State.IDLE
+            if not events:  # what lands after this look finds the new state, and wakes us if it must
+                break
+        if spoke:
+            self._rest = self._loop.call_later(choose_rest_s(self._used_s - before_s), self._deliver)
 
 
 class EventStream:
@@ -87,9 +105,15 @@ class EventStream:
     def sink(self, choice: int) -> Sink:
         """The sink of one choice."""
         mailbox = self._mailbox
+        spoke = False
 
         def deliver(event: Event) -> None:
-            mailbox.post(self, choice, event)
+            nonlocal spoke
+            is_text = isinstance(event, _DELTAS)
+            mailbox.post(self, choice, event, can_wait=is_text and spoke)
+            if is_text and not spoke:
+                spoke = True
+                mailbox.hand_over()
 
         return deliver
 

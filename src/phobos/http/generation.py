@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -42,8 +43,12 @@ from phobos.settings import ServeSettings
 
 log = logging.getLogger("phobos.http")
 
+# A prompt of at most so much is prepared on the loop, where the last such one took no longer than this.
+SHORT_CHARS, SHORT_MESSAGES, QUICK_S = 1000, 8, 0.002
+
 T = TypeVar("T")
 Beat = Callable[[], Awaitable[None]]
+Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,7 @@ class Generations:
         self._runs: set[Run] = set()
         # Rendering and tokenizing a long prompt takes long enough to hold up other clients' text.
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="phobos-prepare")
+        self._short_s = math.inf  # what preparing the last short prompt took
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -348,12 +354,10 @@ class Generations:
             raise
 
     async def _submit(self, engine: ServedEngine, job: Job, run: Run, beat: Beat | None) -> None:
-        loop = asyncio.get_running_loop()
         choice = 0
         prompts = []
         for request in job.requests:
-            future = loop.run_in_executor(self._pool, engine.model.prepare, request)
-            prompts.append(await self._beating(future, beat))
+            prompts.append(await self._encode(engine.model, job, request, beat))
         if not engine.alive:
             raise self.failure or UnavailableError("the engine has stopped")
         run.submitted_s = time.monotonic()
@@ -363,6 +367,22 @@ class Generations:
                 wait_s = run.place.queue_wait_s
                 run.tickets.append(engine.submit(request, tokens, sink, choice=copy, queue_wait_s=wait_s))
                 choice += 1
+
+    async def _encode(self, model: ServedModel, job: Job, request: GenerationRequest, beat: Beat | None) -> Tokens:
+        """The tokens of a prompt, made beside the loop; a single short one's at once for as long as short ones are
+        quick, since handing it to another thread and back would take longer."""
+        is_one = len(job.requests) == 1 and is_short(request)
+        if is_one and self._short_s <= QUICK_S:
+            return self._prepare_timed(model, request)
+        work = self._prepare_timed if is_one else _prepare
+        return await self._beating(asyncio.get_running_loop().run_in_executor(self._pool, work, model, request), beat)
+
+    def _prepare_timed(self, model: ServedModel, request: GenerationRequest) -> Tokens:
+        began_s = time.perf_counter()
+        try:
+            return model.prepare(request)
+        finally:
+            self._short_s = time.perf_counter() - began_s
 
     async def _beating(self, future: asyncio.Future[T], beat: Beat | None) -> T:
         """Await a future, beating while it lasts."""
@@ -394,6 +414,21 @@ class Generations:
             )
         for request in job.requests:
             check_request(request, model)
+
+
+def is_short(request: GenerationRequest) -> bool:
+    """Whether a prompt is plain text and little of it."""
+    if request.tools or request.output.kind != "text" or request.template_kwargs:
+        return False
+    if request.prompt is not None:
+        return isinstance(request.prompt, str) and len(request.prompt) + len(request.suffix or "") <= SHORT_CHARS
+    messages = request.messages
+    n_chars = sum(len(message.content or "") + len(message.reasoning or "") for message in messages)
+    return len(messages) <= SHORT_MESSAGES and n_chars <= SHORT_CHARS and not any(m.tool_calls for m in messages)
+
+
+def _prepare(model: ServedModel, request: GenerationRequest) -> Tokens:
+    return model.prepare(request)
 
 
 def _refuse(request_id: str, error: Exception) -> Refusal:
