@@ -32,7 +32,8 @@ class EngineSettings:
 
     model_path: Path
     backend: str = "cpu"
-    device: str = "auto"  # "cpu", "cuda", "cuda:N", or "auto": a card where one can be used
+    device: str = "auto"  # "cpu", "cuda", "cuda:N", "cuda:N,M", or "auto": a card where one can be used
+    gpu_layers: int | None = None  # so many of the last layers on cards; else as many as fit
     n_threads: int | None = None
     n_ctx: int | None = None
     n_slots: int | None = None

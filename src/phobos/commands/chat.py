@@ -32,6 +32,7 @@ ENGINE_NAMES = (
     "chat_template",
     "backend",
     "device",
+    "gpu_layers",
 )
 
 

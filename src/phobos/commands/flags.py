@@ -68,6 +68,24 @@ class Size(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
+AUTO = -1  # of `Layers`
+
+
+class Layers(click.ParamType[int]):
+    """A number of layers, or "auto", which is `AUTO`."""
+
+    name = "layers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number, or Click's complaint."""
+        text = str(value)
+        if text == "auto" or value == AUTO:
+            return AUTO
+        if not text.isdecimal():
+            self.fail(f"{text!r} is no number of layers: give a number from 0 on, or auto", param, ctx)
+        return int(text)
+
+
 Decorator = Callable[[Any], Any]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from phobos import library
-from phobos.commands.flags import Size, flag, read_config
+from phobos.commands.flags import AUTO, Layers, Size, flag, read_config
 from phobos.errors import UsageError
 from phobos.settings import EngineSettings, SamplingDefaults, ServeSettings
 
@@ -70,7 +70,11 @@ ENGINE_FLAGS = [
     flag("--backend", group=MODEL, type=click.Choice(["cpu", "reference"]), default="cpu",
          help="What computes: compiled code, or plain NumPy (slow, for comparison)."),
     flag("--device", group=MODEL, default="auto", metavar="NAME",
-         help="Where compiled code runs: cpu, cuda, cuda:N (card number N), or auto for a card where one can be used."),
+         help="Where compiled code runs: cpu, cuda, cuda:N (card number N), cuda:N,M (its layers parted among these "
+              "cards), or auto for a card where one can be used."),
+    flag("--gpu-layers", "--n-gpu-layers", "-ngl", "gpu_layers", group=MODEL, type=Layers(), metavar="N",
+         without="auto: as many as fit",
+         help="How many layers, the last ones, lie on cards; the CPU computes the others."),
 ]  # fmt: skip
 MODEL_FLAGS = [*GGUF_FLAG, *ENGINE_FLAGS]
 
@@ -188,6 +192,7 @@ def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:
         model_path=model_path,
         backend=values["backend"],
         device=values["device"],
+        gpu_layers=None if values["gpu_layers"] == AUTO else values["gpu_layers"],
         n_threads=values["threads"],
         n_ctx=values["ctx_size"] or None,
         n_slots=values["parallel"],

@@ -15,7 +15,8 @@ def input_matrices(op: Experts) -> tuple[str, ...]:
 def find_float_readers(program: Program, takes_codes: Callable[[str], bool]) -> set[str]:
     """Names of the buffers whose floats some op needs; `takes_codes(weight)` says whether a matrix is multiplied with
     quantized activations."""
-    names: set[str] = {program.logits.name}
+    kept = (program.logits, *program.inputs, *program.outputs)
+    names = {buffer.name for buffer in kept if buffer is not None}
     for op in program.ops:
         reads = reads_of(op)
         quantized = (isinstance(op, MatMul) and takes_codes(op.weight)) or (

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 from phobos.counters import ModelInfo
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import Backend, cache_bound
 from phobos.program.steps import Attention, GatedDelta, Program, SelectiveScan, ShortConv
+
+SHOWN_NAMES = 8  # tensors a warning names
+logger = logging.getLogger("phobos.load")
 
 # `general.file_type`, as the GGUF description numbers the mixtures that files are published in.
 FILE_TYPES = {
@@ -75,6 +80,18 @@ def layer_kinds(program: Program) -> tuple[str, ...]:
                     kinds.pop()
                 kinds.append("delta" if isinstance(op, GatedDelta) else "scan")
     return tuple(kinds)
+
+
+def warn_of_widened(gguf: GGUF, names: Sequence[str]) -> None:
+    """Say which tensors, if any, take more room than in the file, since their types have no packed form."""
+    if not names:
+        return
+    kinds = ", ".join(sorted({gguf.tensors[name].type.name for name in names}))
+    logger.warning(
+        "no packed form for %s: held as F16, which takes more memory and time: %s",
+        kinds,
+        ", ".join(names[:SHOWN_NAMES]) + (f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""),
+    )
 
 
 def describe_model(gguf: GGUF, program: Program, backend: Backend) -> ModelInfo:

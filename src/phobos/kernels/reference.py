@@ -201,6 +201,7 @@ class ReferenceBackend:
         self._buffers = {}
         for op in self._program.ops:
             self.run_op(op, batch)
+        assert self._program.logits is not None, "this backend runs whole programs"
         return self._buffers[self._program.logits.name]
 
     def choose(self, batch: Batch, n_vocab: int) -> IntArray:

@@ -413,15 +413,19 @@ Op = (
 
 @dataclass(frozen=True)
 class Program:
-    """A model's whole pass. `logits` is the buffer a pass returns, one row a wanted output."""
+    """A model's whole pass, or a stage of it (see `stages.py`). `logits` is the buffer a pass returns, one row a wanted
+    output, None where another stage goes on. `inputs` hold values before the first op, `outputs` are read after the
+    last."""
 
     ops: tuple[Op, ...]
     buffers: tuple[Buffer, ...]
     layers: tuple[CacheLayer, ...]
-    logits: Buffer
+    logits: Buffer | None
     n_vocab: int
     n_ctx_train: int
     states: tuple[StateLayer, ...] = ()
+    inputs: tuple[Buffer, ...] = ()
+    outputs: tuple[Buffer, ...] = ()
 
     def weights(self) -> tuple[str, ...]:
         """Names of all tensors the ops use, in order of first use."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,7 +108,13 @@ class CpuBackend:
         if self._reports_memory:
             print_memory("after loading", self.memory())
         self._team = Team(self.n_threads, self._steps.ctypes.data, len(self._launches))
-        self._logits = self._logits_view(lowering.at(program.logits))
+        self._received, self._sent = (
+            tuple(self._rows_view(buffer, lowering) for buffer in buffers)
+            for buffers in (program.inputs, program.outputs)
+        )
+        self._logits: FloatArray = np.empty((limits.max_outputs, 0), np.float32)
+        if program.logits is not None:
+            self._logits = self._rows_view(program.logits, lowering)
         report.ready()
 
     # Loading
@@ -123,10 +129,12 @@ class CpuBackend:
         names = (*(launch.kernel for launch in launches), *(name for name in packers if name is not None))
         return list(dict.fromkeys((*names, *TEAM_KERNELS)))
 
-    def _logits_view(self, address: int) -> FloatArray:
-        stride = float_stride(self._program.n_vocab)
-        rows = self._buffer_arena.view(address, self.limits.max_outputs * stride).view(np.float32)
-        return rows.reshape(self.limits.max_outputs, stride // 4)[:, : self._program.n_vocab]
+    def _rows_view(self, buffer: Buffer, lowering: Lowering) -> FloatArray:
+        """All rows of a buffer."""
+        stride = float_stride(buffer.width)
+        n_rows = self.limits.max_outputs if buffer.per_output else self.limits.max_rows
+        rows = self._buffer_arena.view(lowering.at(buffer), n_rows * stride).view(np.float32)
+        return rows.reshape(n_rows, stride // 4)[:, : buffer.width]
 
     # Running
 
@@ -164,6 +172,15 @@ class CpuBackend:
         if self._reports_memory:
             print_memory(f"after pass {self._n_passes} of {n_rows} rows", self.memory())
         return self._logits[:n_outputs]
+
+    def put(self, values: Sequence[FloatArray]) -> None:
+        """See `StageBackend.put`."""
+        for rows, given in zip(self._received, values, strict=True):
+            rows[: len(given)] = given
+
+    def take(self, n_rows: int) -> tuple[FloatArray, ...]:
+        """See `StageBackend.take`."""
+        return tuple(rows[:n_rows] for rows in self._sent)
 
     def choose(self, batch: Batch, n_vocab: int) -> IntArray:
         """See `Backend.choose`."""

@@ -6,6 +6,7 @@ back. A class is recorded when it first comes up. Nothing waits for the card in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,13 +56,15 @@ def describe_program(gguf: GGUF, program: Program) -> dict[str, Weight]:
     return describe_weights(gguf, matrices, [name for name in program.weights() if name not in matrices])
 
 
-def check_fit(needed: int, card: Card) -> None:
-    """`PhobosError` in one sentence where a model does not fit."""
-    free, total = card.memory_info()
-    if needed + SPARE_BYTES > free:
+def check_fit(needed: int, cards: Sequence[Card]) -> None:
+    """`PhobosError` in one sentence where a model does not fit cards."""
+    free, total = (sum(numbers) for numbers in zip(*(card.memory_info() for card in cards), strict=True))
+    if needed + SPARE_BYTES * len(cards) > free:
+        has = "has" if len(cards) == 1 else "have"
         raise PhobosError(
-            f"the model needs {format_bytes(needed)} of {card.name}, which has {format_bytes(free)} free of "
-            f"{format_bytes(total)}: use a smaller --ctx-size or --parallel, a smaller model, or --device cpu"
+            f"the model needs {format_bytes(needed)} of {' and '.join(card.name for card in cards)}, which {has} "
+            f"{format_bytes(free)} free of {format_bytes(total)}: use a smaller --ctx-size or --parallel, a smaller "
+            "model, or --device cpu"
         )
 
 
@@ -75,7 +78,7 @@ class CudaBackend:
         self._program = program
         self._card = card
         described = describe_program(gguf, program)
-        check_fit(needed_bytes(program, described, limits), card)
+        check_fit(needed_bytes(program, described, limits), [card])
         self._weights = place_weights(card, described)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
         self._cache = SlotCache(card, program.layers, limits.n_slots, limits.n_ctx)
@@ -88,8 +91,10 @@ class CudaBackend:
         card.load({name: code[name, card.target] for name in kernels})
         fill_weights(gguf, card, self._weights, report.weights)
         self._batch = card.host_memory(4 * self._lowering.batch_words).view(np.int32)
-        self._logits = card.host_memory(4 * limits.max_outputs * program.n_vocab).view(np.float32)
-        self._logits = self._logits.reshape(limits.max_outputs, program.n_vocab)
+        width = program.logits.width if program.logits is not None else 0
+        self._logits = self._host_rows(limits.max_outputs, width)
+        self._sent = tuple(self._host_rows(limits.max_rows, buffer.width) for buffer in program.outputs)
+        self._given: Sequence[FloatArray] = ()  # on their way to the card
         self._chosen = card.host_memory(4 * limits.max_outputs).view(np.int32)
         self._n_passes, self._reports_memory = 0, reports_memory()
         if self._reports_memory:
@@ -97,6 +102,12 @@ class CudaBackend:
         report.ready()
 
     # Loading
+
+    def _host_rows(self, n_rows: int, width: int) -> FloatArray:
+        """Memory of this machine for rows that come back."""
+        if width == 0:
+            return np.empty((n_rows, 0), np.float32)
+        return self._card.host_memory(4 * n_rows * width).view(np.float32).reshape(n_rows, width)
 
     def launches(self, n_rows: int, n_outputs: int, n_choices: int | None = None) -> tuple[Launch, ...]:
         """The launches of a pass of up to so many rows and wanted outputs; see `Lowering.lower`."""
@@ -106,9 +117,10 @@ class CudaBackend:
         """All kernels that any shape class needs."""
         names: dict[str, None] = {}
         outputs = classes_up_to(self.limits.max_outputs)
+        n_choices = None if self._program.logits is None else self._program.n_vocab
         for n_rows in classes_up_to(self.limits.max_rows):
             for n_outputs in (0, *outputs) if n_rows == 1 else (0, outputs[-1]):
-                for launch in self.launches(n_rows, n_outputs, self._program.n_vocab):
+                for launch in self.launches(n_rows, n_outputs, n_choices):
                     names.setdefault(launch.kernel)
         return list(names)
 
@@ -121,6 +133,18 @@ class CudaBackend:
         if len(logits):
             self._card.download(self._lowering.at(self._program.logits), logits)
         return logits
+
+    def put(self, values: Sequence[FloatArray]) -> None:
+        """See `StageBackend.put`."""
+        self._given = [np.ascontiguousarray(given) for given in values]
+        for buffer, given in zip(self._program.inputs, self._given, strict=True):
+            self._card.upload(self._lowering.at(buffer), given)
+
+    def take(self, n_rows: int) -> tuple[FloatArray, ...]:
+        """See `StageBackend.take`."""
+        for buffer, rows in zip(self._program.outputs, self._sent, strict=True):
+            self._card.download(self._lowering.at(buffer), rows[:n_rows])
+        return tuple(rows[:n_rows] for rows in self._sent)
 
     def choose(self, batch: Batch, n_vocab: int) -> IntArray:
         """See `Backend.choose`."""
@@ -153,7 +177,7 @@ class CudaBackend:
             self._recordings[key] = self._card.record(self.launches(*key))
         self._card.upload(self._lowering.batch, self._batch)
         self._card.replay(self._recordings[key])
-        if not n_outputs:
+        if not n_outputs and not self._sent:
             self._card.synchronize()
         self._n_passes += 1
         if self._reports_memory:

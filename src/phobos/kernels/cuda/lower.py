@@ -96,8 +96,9 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
                 sizes[name] = max(sizes.get(name, 0), n_bytes)
         if isinstance(op, RopeTable):
             sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
-    sizes["best"] = 8 * max_outputs * -(-program.n_vocab // CHOICE_SPAN)
-    sizes["chosen"] = 4 * max_outputs
+    if program.logits is not None:
+        sizes["best"] = 8 * max_outputs * -(-program.n_vocab // CHOICE_SPAN)
+        sizes["chosen"] = 4 * max_outputs
     return sizes
 
 
@@ -234,6 +235,7 @@ class Lowering:
 
     def _choose(self, n_choices: int) -> None:
         logits, last = self._program.logits, self._program.ops[-1]
+        assert logits is not None, "a stage in the middle has nothing to choose from"
         count, n_spans = self.count_at(logits), -(-n_choices // CHOICE_SPAN)
         arguments = (self.addresses["best"], self.at(logits), count, logits.width, n_choices, CHOICE_SPAN)
         grid = (n_spans, self.rows_of(logits), 1)
