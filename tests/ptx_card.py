@@ -22,6 +22,7 @@ class PtxCard:
         self.name = "PTX machine"
         self.target = TARGET
         self.bandwidth_gbs: float | None = None
+        self.bus_id: str | None = None
         self.memory = Memory(n_bytes)
         self.traffic: dict[str, Traffic] = {}
         self._counts = counts

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from phobos import machine
+from phobos.nvml import CardUse, CardWatch
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class CardInfo:
     features: str  # the instruction path in use
     n_threads: int
     bandwidth_limit_gbs: float | None = None
+    bus_ids: tuple[str, ...] = ()  # of graphics cards, as the system counts them
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ class Snapshot:
     experts: ExpertCacheInfo | None = None
     cache: CacheInfo | None = None
     machine: MachineUse | None = None
+    card_uses: tuple[CardUse, ...] = ()  # of the graphics cards in use, as far as they can be asked
 
 
 @dataclass
@@ -212,6 +215,7 @@ class Counters:
     bytes_read: int | None = None  # engine: stays None where the backend cannot tell
     experts: ExpertCacheInfo | None = None  # engine: only for models whose experts are fetched
     cache: CacheInfo | None = None  # engine: replaced whole
+    watch: CardWatch = field(default_factory=CardWatch)  # whoever takes a snapshot
 
     def snapshot(self) -> Snapshot:
         """Copy the present values; safe from any thread."""
@@ -247,6 +251,7 @@ class Counters:
             experts=self.experts,
             cache=self.cache,
             machine=read_machine(),
+            card_uses=self.watch.read(self.card.bus_ids) if self.card is not None else (),
         )
 
 

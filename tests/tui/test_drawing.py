@@ -12,6 +12,7 @@ from textual.theme import BUILTIN_THEMES
 
 from dashboard_moments import CARD, decode
 from phobos.counters import Counters
+from phobos.nvml import CardUse
 from phobos.tui.bigtext import big
 from phobos.tui.format import bytes_text, count_text, rate_text, seconds_text, share_text, uptime_text
 from phobos.tui.panels.caches import CachesPanel
@@ -158,6 +159,30 @@ def test_guessed_tokens_show_once_there_are_any() -> None:
     assert not any("guessed" in line for line in draw())
     counters.draft_tokens, counters.draft_tokens_accepted = 1500, 1230
     assert draw()[-1].split() == ["guessed", "82%", "of", "1,500", "right"]
+
+
+def test_readings_of_cards() -> None:
+    """One card's as meters, several cards' a line each; what is unknown is left out."""
+    full = CardUse(0.87, 12_100_000_000, 24_000_000_000, 63, 211.4, 450.0)
+    card = replace(CARD, kind="cuda", name="A Card", features="mma")
+
+    def draw(*uses: CardUse) -> list[str]:
+        moment = Moment(replace(decode(), card=card, card_uses=uses))
+        lines = CardPanel.draw(None, moment, 60, 12, DARK)  # type: ignore[arg-type]
+        return [" ".join(line.plain.split()) for line in lines]
+
+    lines = draw(full)
+    for label, value in (("card", "87%"), ("VRAM", "12.1 GB of 24 GB"), ("power", "211 of 450 W"), ("heat", "63 °C")):
+        assert [line for line in lines if line.startswith(label + " ") and line.endswith(value)], (label, lines)
+    assert not [line for line in lines if line.startswith("threads")]
+    several = draw(full, CardUse(), CardUse(load=0.0))
+    assert [line for line in several if line.startswith("card ")] == [
+        "card 1 87% · 12.1 GB · 63 °C · 211 W",
+        "card 2 –",
+        "card 3 0%",
+    ]
+    for label in ("card ", "VRAM", "power", "heat"):
+        assert not [line for line in draw(CardUse()) + draw() if line.startswith(label)], "nothing is known"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ class SplitBackend:
         ]
         names = " + ".join(dict.fromkeys(card.name for card in reversed(cards)))
         n_threads = max(card.n_threads for card in cards)
-        return CardInfo(names, cards[-1].kind, ", ".join(places), n_threads)
+        bus_ids = tuple(bus_id for card in cards for bus_id in card.bus_ids)
+        return CardInfo(names, cards[-1].kind, ", ".join(places), n_threads, bus_ids=bus_ids)
 
     def memory(self) -> dict[str, int]:
         """See `Backend.memory`."""

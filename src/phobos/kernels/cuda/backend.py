@@ -218,7 +218,8 @@ class CudaBackend:
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""
         features = "dp4a and mma, compute capability {}.{}".format(*self._card.target)
-        return CardInfo(self._card.name, "cuda", features, 1, self._card.bandwidth_gbs)
+        bus_ids = () if self._card.bus_id is None else (self._card.bus_id,)
+        return CardInfo(self._card.name, "cuda", features, 1, self._card.bandwidth_gbs, bus_ids)
 
     def memory(self) -> dict[str, int]:
         """See `Backend.memory`."""

@@ -45,6 +45,7 @@ class Card(Protocol):
     name: str
     target: CompileTarget
     bandwidth_gbs: float | None  # of its memory, as its clock and width say
+    bus_id: str | None  # as the system counts it
 
     def memory_info(self) -> tuple[int, int]:
         """(free, total) bytes."""
@@ -134,6 +135,8 @@ class NvidiaCard:
         _check(driver.cuInit(0), "starting the driver")
         self._device = _check(driver.cuDeviceGet(index), "the card")
         self.name = _check(driver.cuDeviceGetName(256, self._device), "its name").split(b"\0")[0].decode()
+        bus_id = _check(driver.cuDeviceGetPCIBusId(32, self._device), "its place")
+        self.bus_id: str | None = bus_id.split(b"\0")[0].decode()
         attribute = driver.CUdevice_attribute
         self.target = (
             self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from phobos.tui.format import rate_text, share_text
+from phobos.nvml import CardUse
+from phobos.tui.format import UNKNOWN, bytes_text, rate_text, share_text
 from phobos.tui.lines import Lines
 from phobos.tui.panels.panel import Panel, pair
 from phobos.tui.plot import METER_STEPS, area, meter
@@ -13,7 +14,8 @@ from phobos.tui.theme import Palette
 
 
 class CardPanel(Panel):
-    """Name and features, then load and memory bandwidth as meters, as far as they are known."""
+    """Name and features, then load and memory bandwidth as meters, and what graphics cards say of themselves, as far as
+    they are known."""
 
     TITLE = "CARD"
 
@@ -29,9 +31,11 @@ class CardPanel(Panel):
             if height >= 6:
                 lines.append(pair("kind", kind, width, palette))
                 lines += [pair("features", card.features, width, palette)] if card.features else []
-                lines.append(pair("threads", str(card.n_threads), width, palette))
+                lines += [pair("threads", str(card.n_threads), width, palette)] if card.kind == "cpu" else []
             else:
-                lines.append(Content.styled(" · ".join(filter(None, (card.features, threads))), palette.dim))
+                facts = (card.features, threads if card.kind == "cpu" else "")
+                lines.append(Content.styled(" · ".join(filter(None, facts)), palette.dim))
+        lines += _readings(moment.snapshot.card_uses, width, palette)
         if moment.load is not None:
             lines.append(_gauge("load", moment.load, share_text(moment.load), width, palette))
         lines += _bandwidth(moment, width, palette)
@@ -40,6 +44,35 @@ class CardPanel(Panel):
             ramp = palette.ramp(palette.process, n_spare, 0.45)
             lines += [Content(), *area(moment.load_history, width, n_spare, 1.0, ramp, palette.faint)]
         return lines
+
+
+def _readings(uses: tuple[CardUse, ...], width: int, palette: Palette) -> Lines:
+    """What one card says of itself as meters; of several a line each."""
+    if len(uses) != 1:
+        return [pair(f"card {i + 1}", _sum_up(use), width, palette) for i, use in enumerate(uses)]
+    use, lines = uses[0], []
+    if use.load is not None:
+        lines.append(_gauge("card", use.load, share_text(use.load), width, palette))
+    if use.memory_used is not None and use.memory_total:
+        value = f"{bytes_text(use.memory_used)} of {bytes_text(use.memory_total)}"
+        lines.append(_gauge("VRAM", use.memory_used / use.memory_total, value, width, palette))
+    if use.power_w is not None and use.power_limit_w:
+        value = f"{use.power_w:.0f} of {use.power_limit_w:.0f} W"
+        lines.append(_gauge("power", min(1.0, use.power_w / use.power_limit_w), value, width, palette))
+    if use.temperature_c is not None:
+        lines.append(pair("heat", f"{use.temperature_c} °C", width, palette))
+    return lines
+
+
+def _sum_up(use: CardUse) -> str:
+    """A card's readings in one line; a dash where it says nothing."""
+    facts = (
+        share_text(use.load) if use.load is not None else "",
+        bytes_text(use.memory_used) if use.memory_used is not None else "",
+        f"{use.temperature_c} °C" if use.temperature_c is not None else "",
+        f"{use.power_w:.0f} W" if use.power_w is not None else "",
+    )
+    return " · ".join(filter(None, facts)) or UNKNOWN
 
 
 def _bandwidth(moment: Moment, width: int, palette: Palette) -> Lines:
