@@ -136,14 +136,15 @@ def gguf_bytes(metadata: Mapping[str, Any], tensors: Tensors, *, version: int = 
     keys = dict(metadata)
     if alignment != 32:
         keys.setdefault("general.alignment", alignment)
-    table, data = b"", b""
+    table, data, n_bytes = b"", [], 0
     for name, (kind, values) in tensors.items():
         shape, packed = pack_tensor(kind, values)
-        table += tensor_bytes(name, shape[::-1], kind, len(data))
-        data += packed + bytes(-len(packed) % alignment)
+        table += tensor_bytes(name, shape[::-1], kind, n_bytes)
+        data += [packed, bytes(-len(packed) % alignment)]
+        n_bytes += len(packed) + len(data[-1])
     head = header_bytes(len(tensors), len(keys), version=version)
     head += b"".join(key_bytes(key, value) for key, value in keys.items()) + table
-    return head + bytes(-len(head) % alignment) + data
+    return b"".join([head, bytes(-len(head) % alignment), *data])
 
 
 def part_path(path: Path, number: int, count: int) -> Path:

@@ -10,7 +10,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.reference import ReferenceBackend
 from phobos.program.steps import Buffer, CacheLayer, Embed, Op, Program, StateLayer
+
+if TYPE_CHECKING:
+    from phobos.kernels.cuda.card import Card
 
 
 @dataclass
@@ -82,12 +87,22 @@ def loaded(
 def open_on_ptx(program: Program, gguf: GGUF, limits: BackendLimits) -> Backend:
     """A program on the card that `ptx_card.py` plays, or on a real one whose number is in `PHOBOS_TEST_CARD`."""
     from phobos.kernels.cuda.backend import CudaBackend
-    from phobos.kernels.cuda.card import Card, NvidiaCard
+    from phobos.kernels.cuda.card import NvidiaCard
     from ptx_card import PtxCard
 
     number = os.environ.get("PHOBOS_TEST_CARD")
+    if number is not None:
+        _hold_card(int(number))
     card: Card = PtxCard() if number is None else NvidiaCard(int(number))
     return CudaBackend(program, gguf, limits, card, lambda progress: None)
+
+
+@cache
+def _hold_card(number: int) -> Card:
+    """Keep a card's context from test to test: making one takes a third of a second."""
+    from phobos.kernels.cuda.card import NvidiaCard
+
+    return NvidiaCard(number)
 
 
 def make_batch(tokens: np.ndarray | list[int], first_position: int = 0, slot: int = 0) -> Batch:
