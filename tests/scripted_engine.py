@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from phobos.chat.events import Event, Finished, Scores, Started, TextDelta, Timings, Usage
-from phobos.chat.messages import GenerationRequest, ScoreRequest
+from phobos.chat.events import Embedded, Event, Finished, Scores, Started, TextDelta, Timings, Usage
+from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import ModelInfo, SlotReport
 from phobos.errors import ContextLengthError, PhobosError, RequestError
 from phobos.settings import EngineSettings
@@ -67,11 +67,18 @@ class ScriptedModel:
     supports_grammar: bool = True
     supports_thinking: bool = True
     supports_infill: bool = False
+    embeds: bool = False
     prepare_s: float = 0.0
     prepared: list[str] = field(default_factory=list)
 
     def warm(self) -> None:
         pass
+
+    def prepare_text(self, text: str | tuple[int, ...]) -> tuple[int, ...]:
+        tokens = tuple(self.tokenizer.encode(text, bos=True) if isinstance(text, str) else text)
+        if not text:
+            raise RequestError("input holds an empty text: send some", param="input")
+        return tokens
 
     def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> tuple[int, ...]:
         self.prepared.append(request.request_id)
@@ -143,8 +150,17 @@ def chance(prefix: tuple[int, ...], token: int) -> float:
     return -((sum((place + 1) * t for place, t in enumerate(prefix[-40:])) * 31 + token * 17) % 97) / 10
 
 
-def tell_chances(request: ScoreRequest, tokens: tuple[int, ...], choice: int) -> Iterator[Event | float]:
-    """A script for scorings."""
+def embed_bytes(tokens: tuple[int, ...]) -> tuple[float, ...]:
+    """Four numbers of any length: how many tokens, and sums of them."""
+    return (float(len(tokens)), float(sum(tokens)), -float(tokens[-1]), 0.5)
+
+
+def tell_chances(request: ScoreRequest | EmbedRequest, tokens: tuple[int, ...], choice: int) -> Iterator[Event | float]:
+    """A script for scorings and embeddings."""
+    if isinstance(request, EmbedRequest):
+        yield Embedded(embed_bytes(tokens))
+        yield finished(tokens, 0)
+        return
     yield Scores(tuple(tuple(chance(tokens[: row + 1], t) for t in wanted) for row, wanted in request.targets))
     yield finished(tokens, 0)
 
@@ -228,7 +244,7 @@ class ScriptedEngine:
             self._wake.notify()
         return ticket
 
-    def score(self, request: ScoreRequest, sink: Any, *, queue_wait_s: float = 0) -> ScriptedTicket:
+    def read(self, request: ScoreRequest | EmbedRequest, sink: Any, *, queue_wait_s: float = 0) -> ScriptedTicket:
         return self.submit(request, request.tokens, sink, queue_wait_s=queue_wait_s)  # type: ignore[arg-type]
 
     def close(self) -> None:
@@ -270,7 +286,7 @@ class ScriptedEngine:
                 sequence.slot = slot
                 self._waiting.remove(sequence)
                 self.running.append(sequence)
-                scores = isinstance(sequence.request, ScoreRequest)
+                scores = isinstance(sequence.request, ScoreRequest | EmbedRequest)
                 seed = 0 if scores else sequence.request.sampling.seed
                 seed = 1234 if seed in (None, -1) else seed
                 sequence.sink(Started(slot, len(sequence.tokens), 0, seed, sequence.wait_s))

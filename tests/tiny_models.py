@@ -69,6 +69,7 @@ class Recipe:
     k_dim: int = 64
     tied: bool = True
     rope_factors: bool = False
+    adds_eos: bool = False
     keys: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -95,6 +96,13 @@ RECIPES: Mapping[str, Recipe] = {
         ),
     )
 }  # fmt: skip
+
+
+def embedder(pooling: str) -> Recipe:
+    """A model that says it embeds; its file also says that EOS stands behind a text."""
+    number = {"mean": 1, "cls": 2, "last": 3}[pooling]
+    keys = {"pooling_type": number}
+    return Recipe(f"qwen2-{pooling}", "qwen2", 10, n_heads=4, n_kv_heads=2, k_dim=64, keys=keys, adds_eos=True)
 
 
 def make_vocabulary() -> dict[str, Any]:
@@ -138,6 +146,7 @@ def make_metadata(recipe: Recipe) -> dict[str, Any]:
         "general.name": f"tiny {recipe.name}",
         **keys,
         **make_vocabulary(),
+        **({"tokenizer.ggml.add_eos_token": True} if recipe.adds_eos else {}),
     }
 
 

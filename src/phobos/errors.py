@@ -5,6 +5,9 @@ line prints it and exits with `exit_code`; the HTTP layer maps `RequestError` an
 and an envelope. Anything else that escapes is a defect: it is logged and masked.
 """
 
+NO_TEXT = "the loaded model embeds texts and writes none: ask /v1/embeddings, or load a model that writes"
+NO_EMBEDDINGS = "the loaded model writes text and embeds none: load one whose file says that it embeds (pooling_type)"
+
 
 class PhobosError(Exception):
     """Base of all errors with a sentence for the user."""

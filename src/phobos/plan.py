@@ -88,7 +88,8 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         cache = min(cache, max(limits.n_ctx * per_token, limits.cache_bytes - states))
     token_bytes = SENTENCEPIECE_TOKEN_BYTES if kind in SENTENCEPIECE else TOKEN_BYTES
     process = PROCESS_BYTES + token_bytes * program.n_vocab
-    unwritten = float_stride(program.n_vocab) * (limits.max_outputs - 1)  # rows of logits few passes ask for
+    width = program.logits.width if program.logits is not None else 0
+    unwritten = float_stride(width) * (limits.max_outputs - 1)  # rows of logits few passes ask for
     parts: tuple[Part, ...] = (
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
         *_slot_parts(limits, cache, per_token, states),

@@ -20,7 +20,7 @@ LETTERS = [*'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:-\n 
 
 def score(bench, tokens, *targets, **fields):
     collector = Collector()
-    bench.engine.score(ScoreRequest(fields.pop("name", "r"), tuple(tokens), targets, **fields), collector)
+    bench.engine.read(ScoreRequest(fields.pop("name", "r"), tuple(tokens), targets, **fields), collector)
     return collector
 
 
@@ -116,7 +116,7 @@ def test_a_fork_that_is_called_off_leaves_its_slot(make_bench):
     bench.backend.gate.clear()
     found = [Collector() for _ in range(3)]
     tickets = [
-        bench.engine.score(ScoreRequest("r", (*tokens[:30], 50 + i, 51, 52), ((32, (3,)),), n_shared=30), collector)
+        bench.engine.read(ScoreRequest("r", (*tokens[:30], 50 + i, 51, 52), ((32, (3,)),), n_shared=30), collector)
         for i, collector in enumerate(found)
     ]
     for ticket in tickets[:2]:

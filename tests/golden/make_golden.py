@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from golden import values
-from tiny_models import RECIPES, make_tokens, write_tiny_model
+from tiny_models import RECIPES, embedder, make_tokens, write_tiny_model
 
 
 def make_tiny_values() -> None:
@@ -27,6 +27,18 @@ def make_tiny_values() -> None:
             logits[name] = answer["logits"]
             print(f"{name}: {logits[name].shape}", flush=True)
     np.savez_compressed(values.TINY, **logits)
+
+
+def make_embeddings() -> None:
+    """Pooled states of a tiny embedding model of each kind, and how a text becomes its tokens."""
+    made = {}
+    texts = [make_tokens(n, seed=n).tolist() for n in values.EMBEDDED_LENGTHS]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, number in values.POOLINGS.items():
+            path = write_tiny_model(embedder(name), Path(folder) / f"{name}.gguf")
+            answer = values.ask_referee(path, embed=texts, pooling=number, exact=True, texts=[values.EMBEDDED_TEXT])
+            made[name], made["tokens"] = answer["embeddings"], answer["tokens_0"]
+    np.savez_compressed(values.EMBEDDINGS, **made)
 
 
 def make_model_values(path: Path) -> list[dict[str, Any]]:
@@ -52,6 +64,7 @@ def make_model_values(path: Path) -> list[dict[str, Any]]:
 def main() -> None:
     """All values."""
     make_tiny_values()
+    make_embeddings()
     kept = json.loads(values.MODELS.read_text()) if values.MODELS.exists() else {}
     for name in values.MODEL_FILES:
         path = values.find_model(name)

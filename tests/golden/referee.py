@@ -3,7 +3,8 @@
 Reads one job as JSON on standard input and writes one `.npz`. Fields of a job, all but `model` and `out` optional:
 `texts` to tokenize (result `tokens_0`, `tokens_1`, …), `tokens` to run from an empty cache, `positions` whose logits
 are wanted (result `logits` [n, n_vocab]), `n_greedy` tokens to go on with after the last of them (result `greedy`, and
-`margins`, by how much the best logit led at each), `exact` for a float32 cache and no flash attention, `n_threads`.
+`margins`, by how much the best logit led at each), `exact` for a float32 cache and no flash attention, `n_threads`,
+`embed`, lists of tokens whose states are pooled as `pooling` says (llama.cpp's number; result `embeddings`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CHUNK = 512
 class Referee:
     """One loaded model with an empty cache."""
 
-    def __init__(self, path: str, *, n_ctx: int, exact: bool, n_threads: int) -> None:
+    def __init__(self, path: str, *, n_ctx: int, exact: bool, n_threads: int, pooling: int | None = None) -> None:
         llama.llama_log_set(QUIET, None)
         llama.llama_backend_init()
         loading = llama.llama_model_default_params()
@@ -37,6 +38,8 @@ class Referee:
         settings.n_batch = settings.n_ubatch = CHUNK
         settings.n_threads = settings.n_threads_batch = n_threads
         settings.flash_attn_type = 0 if exact else 1
+        if pooling is not None:
+            settings.embeddings, settings.pooling_type = True, pooling
         if exact:
             settings.type_k = settings.type_v = GGML_TYPE_F32
         self.context = llama.llama_init_from_model(self.model, settings)
@@ -72,6 +75,20 @@ class Referee:
         llama.llama_batch_free(batch)
         return found
 
+    def embed(self, tokens: list[int]) -> np.ndarray:
+        """The pooled states of a text, as they are."""
+        batch = llama.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, True
+            batch.seq_id[i][0] = 0
+        llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
+        if llama.llama_decode(self.context, batch) != 0:
+            raise SystemExit("llama.cpp failed to decode")
+        llama.llama_batch_free(batch)
+        row = llama.llama_get_embeddings_seq(self.context, 0)
+        return np.ctypeslib.as_array(row, (llama.llama_model_n_embd(self.model),)).copy()
+
 
 def run_job(job: dict[str, Any]) -> dict[str, np.ndarray]:
     """The arrays a job asks for."""
@@ -82,7 +99,13 @@ def run_job(job: dict[str, Any]) -> dict[str, np.ndarray]:
         n_ctx=max(256, len(tokens) + n_greedy),
         exact=bool(job.get("exact")),
         n_threads=int(job.get("n_threads", 2)),
+        pooling=job.get("pooling"),
     )
+    if job.get("embed"):
+        return {
+            "embeddings": np.stack([referee.embed(tokens) for tokens in job["embed"]]),
+            **{f"tokens_{i}": referee.tokenize(text) for i, text in enumerate(job.get("texts", []))},
+        }
     result = {f"tokens_{i}": referee.tokenize(text) for i, text in enumerate(job.get("texts", []))}
     wanted = set(job.get("positions", [])) | {len(tokens) - 1}
     logits: dict[int, np.ndarray] = {}

@@ -1,8 +1,8 @@
 """The golden values: where they lie, what they are of, and how to ask the referee for them.
 
 `tiny.npz` holds the referee's logits [position, token] of each tiny model (`tiny_models.py`), `families.npz` those of
-each family (`make_families.py`), `models.json` its tokens,
-logits and greedy texts of the real models, `accuracy.json` the distances that `accuracy.py` measured.
+each family (`make_families.py`), `embeddings.npz` its pooled states, `models.json` its tokens, logits and greedy texts
+of the real models, `accuracy.json` the distances that `accuracy.py` measured.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parent
 CHECKOUT = FOLDER.parents[1]
 TINY, MODELS, ACCURACY = FOLDER / "tiny.npz", FOLDER / "models.json", FOLDER / "accuracy.json"
 FAMILIES = FOLDER / "families.npz"
+EMBEDDINGS = FOLDER / "embeddings.npz"
 TEXT = FOLDER / "text.txt"
 
 #: The tiny models run this many random tokens; logits are kept at these positions: within windows and beyond them.
@@ -31,6 +32,11 @@ TINY_POSITIONS = (0, 1, 30, 100, 200, 299)
 N_FAMILY_TOKENS = 160
 FAMILY_POSITIONS = (0, 1, 30, 99, 159)
 N_FAMILY_GREEDY = 12
+
+#: Pooled states are kept of random texts of these lengths, by llama.cpp's number of a pooling; and tokens of a text.
+EMBEDDED_LENGTHS = (1, 7, 90)
+POOLINGS = {"mean": 1, "cls": 2, "last": 3}
+EMBEDDED_TEXT = "the rest of the tone"
 
 MODEL_FILES = (
     "SmolLM2-135M-Instruct-Q4_1.gguf",

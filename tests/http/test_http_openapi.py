@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from phobos.http.embeddings import EmbeddingFields, LlamaEmbeddingFields
 from phobos.http.openai import ChatFields, CompletionFields
 from phobos.http.routes import _TABLE
+from scripted_engine import with_slots
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is in the dev extra")
 yaml = pytest.importorskip("yaml", reason="schemathesis brings PyYAML")
@@ -42,6 +44,8 @@ def test_every_route_is_described(description):
 def test_every_described_field_is_read(description):
     assert properties_of(description, "ChatRequest") <= set(ChatFields.__struct_fields__)
     assert properties_of(description, "CompletionRequest") <= set(CompletionFields.__struct_fields__)
+    assert properties_of(description, "EmbeddingRequest") == set(EmbeddingFields.__struct_fields__)
+    assert properties_of(description, "LlamaEmbeddingRequest") <= set(LlamaEmbeddingFields.__struct_fields__)
 
 
 def for_scripted_model(description):
@@ -55,23 +59,22 @@ def for_scripted_model(description):
     shared["logit_bias"]["patternProperties"] = {"^[0-9]{1,2}$": next(iter(biases.values()))}
     prompt = schemas["CompletionRequest"]["allOf"][1]["properties"]["prompt"]
     prompt["anyOf"][2]["items"]["maximum"] = 255
+    schemas["TokenId"]["maximum"] = 257
+    schemas["EmbeddingRequest"]["properties"]["dimensions"]["maximum"] = 4
     body = fitted["paths"]["/detokenize"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     body["properties"]["tokens"]["items"]["maximum"] = 257
     return fitted
 
 
-# Embeddings are described so that clients learn what they get, which is a refusal whatever they send.
 OPERATIONS = [
-    (path, method)
-    for path, item in yaml.safe_load(DESCRIPTION.read_text())["paths"].items()
-    for method in item
-    if path != "/v1/embeddings"
+    (path, method) for path, item in yaml.safe_load(DESCRIPTION.read_text())["paths"].items() for method in item
 ]
+EMBEDDING = ("/v1/embeddings", "/embedding")
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
 def test_the_server_keeps_to_the_description(serve, description, path, method):
-    server = serve()
+    server = serve(model=with_slots(1, embeds=path in EMBEDDING))
     operation = schemathesis.openapi.from_dict(for_scripted_model(description))[path][method.upper()]
 
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)

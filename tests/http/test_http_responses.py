@@ -297,8 +297,3 @@ def test_client_errors_are_mapped(serve, client_of):
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(model="m", input="x", previous_response_id="resp_1")
     assert caught.value.param == "previous_response_id"
-
-
-def test_embeddings_are_not_offered(serve):
-    reply = serve().post("/v1/embeddings", {"model": "m", "input": "x"})
-    assert reply.status == 400 and reply.error["code"] == "unsupported_endpoint"

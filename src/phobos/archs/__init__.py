@@ -40,6 +40,7 @@ from phobos.archs import (
 )
 from phobos.errors import UnsupportedModelError
 from phobos.gguf.reader import GGUF
+from phobos.program.embedding import end_at_states, read_pooling
 from phobos.program.steps import Program
 
 BUILDERS: Mapping[str, Callable[[GGUF], Program]] = {
@@ -114,6 +115,7 @@ def build_program(gguf: GGUF) -> Program:
         )
     if "token_embd.weight" not in gguf.tensors:
         raise UnsupportedModelError("the file has no tensor token_embd.weight: it holds a vocabulary, not a model")
+    pooling = read_pooling(gguf)
     program = build(gguf)
     used = set(program.weights())
     unknown = next((name for name in gguf.tensors if name not in used and not _is_harmless(gguf, name)), None)
@@ -122,4 +124,4 @@ def build_program(gguf: GGUF) -> Program:
             f"the file has a tensor {unknown}, which Phobos's {gguf.architecture} does not use: it is of a variant "
             "that is not supported"
         )
-    return program
+    return program if pooling is None else end_at_states(program, pooling)

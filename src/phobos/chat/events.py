@@ -61,6 +61,13 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class Embedded:
+    """What an `EmbedRequest` asked for, not normalized."""
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class ReasoningDelta:
     """A piece of the reasoning."""
 
@@ -123,6 +130,7 @@ class Failed:
 
 
 Event = (
-    Started | TextDelta | PromptLogprobs | Scores | ReasoningDelta | ToolCallStart | ToolCallDelta | Finished | Failed
-)
+    Started | TextDelta | PromptLogprobs | Scores | Embedded | ReasoningDelta | ToolCallStart | ToolCallDelta
+    | Finished | Failed
+)  # fmt: skip
 Sink = Callable[[Event], None]

@@ -133,3 +133,14 @@ class ScoreRequest:
     cache_slot: int | None = None
     cache_prompt: bool = True
     n_shared: int | None = None
+
+
+@dataclass(frozen=True)
+class EmbedRequest:
+    """Asks for what stands for a text: the pooled states of its tokens, as they are."""
+
+    request_id: str
+    tokens: tuple[int, ...]
+    cache_slot: int | None = None
+    cache_prompt: bool = True
+    n_shared: None = None

@@ -78,7 +78,7 @@ class Encoder(Protocol):
 class ScoringEngine(Protocol):
     """What is needed of an engine."""
 
-    def score(self, request: ScoreRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> object: ...
+    def read(self, request: ScoreRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> object: ...
 
 
 # --- the prompt -----------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def decide(engine: ScoringEngine, decision: Decision, tokenizer: Encoder, n_ctx:
 
     def submit_next() -> int:
         for index, request in waiting:
-            engine.score(request, lambda event, index=index: arrived.put((index, event)))  # type: ignore[misc]
+            engine.read(request, lambda event, index=index: arrived.put((index, event)))  # type: ignore[misc]
             return 1
         return 0
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from phobos.chat.events import Event, Failed, Sink
-from phobos.chat.messages import GenerationRequest, ScoreRequest
+from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import Counters
 from phobos.engine.archive import Archive
 from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting
@@ -33,7 +33,7 @@ from phobos.engine.reading import Reader, Results, next_rows
 from phobos.engine.residency import Residency
 from phobos.engine.sampler import Sampler, resolve_sampling
 from phobos.engine.scheduler import Pace, Rows, plan_chunks
-from phobos.engine.scoring import Scoring
+from phobos.engine.scoring import PromptReading, open_reading
 from phobos.engine.sequence import Admission, Sequence
 from phobos.engine.slot_actions import Calls, SlotActions
 from phobos.engine.store import Store
@@ -117,7 +117,8 @@ class Engine:
         Raises `UnavailableError` where the engine has failed or is closing.
         """
         model = self.model
-        self._check_length(tokens)
+        if not 0 < len(tokens) < model.n_ctx:
+            raise ContextLengthError(len(tokens), model.n_ctx)
         sampling = resolve_sampling(model.bias(request.sampling), model.settings.sampling, model.sampling)
         scanner = model.open_scanner(request, tokens)
         sequence = Sequence(
@@ -135,16 +136,14 @@ class Engine:
         )
         return self._enqueue(sequence, sink)
 
-    def score(self, request: ScoreRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> Ticket:
-        """Queue a scoring; `sink` gets `Started`, `Scores` and `Finished`, or `Failed`. Raises as `submit` does."""
-        self._check_length(request.tokens)
-        return self._enqueue(Scoring(request, submitted_s=time.monotonic(), queue_wait_s=queue_wait_s), sink)
+    def read(self, request: ScoreRequest | EmbedRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> Ticket:
+        """Queue a prompt that is only read; `sink` gets `Started`, `Scores` or `Embedded`, and `Finished`, or `Failed`.
+        Raises as `submit` does."""
+        model = self.model
+        reading = open_reading(request, model.backend.limits.pooling, model.n_ctx, queue_wait_s=queue_wait_s)
+        return self._enqueue(reading, sink)
 
-    def _check_length(self, tokens: Listing[int]) -> None:
-        if not 0 < len(tokens) < self.model.n_ctx:
-            raise ContextLengthError(len(tokens), self.model.n_ctx)
-
-    def _enqueue(self, sequence: Sequence | Scoring, sink: Sink) -> Ticket:
+    def _enqueue(self, sequence: Sequence | PromptReading, sink: Sink) -> Ticket:
         ticket = Ticket(sequence, sink, self._wake)
         with self._changed:
             self._check_open()
@@ -312,7 +311,7 @@ class Engine:
         for ticket in list(self._waiting):
             sequence = ticket.sequence
             sources = self._sources(sequence)
-            if isinstance(sequence, Scoring) and self._fork(ticket, sequence, sources):
+            if isinstance(sequence, PromptReading) and self._fork(ticket, sequence, sources):
                 continue
             if n_idle == 0:
                 continue
@@ -328,7 +327,7 @@ class Engine:
                 self._waiting.remove(ticket)
                 self._admit(ticket, plan)
 
-    def _fork(self, ticket: Ticket, sequence: Scoring, sources: frozenset[int] | None) -> bool:
+    def _fork(self, ticket: Ticket, sequence: PromptReading, sources: frozenset[int] | None) -> bool:
         """Run a scoring in a fork of a slot that holds what others share with it, or let it wait for one. False where
         it needs a slot."""
         request, now_s = sequence.request, time.monotonic()
@@ -348,17 +347,17 @@ class Engine:
         self._start(ticket, Admission(fork.slot, plan.n_reused, now_s, fork))
         return True
 
-    def _trunks(self, request: ScoreRequest, sources: frozenset[int] | None) -> Iterator[Trunk]:
+    def _trunks(self, request: ScoreRequest | EmbedRequest, sources: frozenset[int] | None) -> Iterator[Trunk]:
         """The slots a scoring may fork: those that are idle, or run nothing but scorings."""
         for view in self._slots.view():
             if request.cache_slot not in (None, view.index) or (sources is not None and view.index not in sources):
                 continue
             users = [ticket.sequence for ticket in self._running if slot_of(ticket) == view.index]
-            if all(isinstance(user, Scoring) for user in users):
+            if all(isinstance(user, PromptReading) for user in users):
                 own = (user.n_prompt for user in users if user.admission is not None and user.admission.fork is None)
                 yield Trunk(view.index, view.tokens, max(len(self._slots.tokens(view.index)), *own, 0))
 
-    def _sources(self, sequence: Sequence | Scoring) -> frozenset[int] | None:
+    def _sources(self, sequence: Sequence | PromptReading) -> frozenset[int] | None:
         """The slots a sequence may take a prefix from; None for all."""
         request = sequence.request
         if sequence.first_told == 0:
@@ -367,7 +366,7 @@ class Engine:
             return None
         return frozenset(slot for slot, owner in self._owners.items() if owner == request.request_id)
 
-    def _is_held(self, sequence: Sequence | Scoring, plan: ReusePlan, sources: frozenset[int] | None) -> bool:
+    def _is_held(self, sequence: Sequence | PromptReading, plan: ReusePlan, sources: frozenset[int] | None) -> bool:
         """Whether a running prompt is about to compute what this one shares with it."""
         for ticket in self._running:
             other = ticket.sequence

@@ -22,7 +22,7 @@ from phobos.engine.draft import Drafter
 from phobos.engine.guesses import Guess, Record
 from phobos.engine.lookup import CHANCES as LOOKUP_CHANCES
 from phobos.engine.lookup import Lookup
-from phobos.engine.scoring import Scoring
+from phobos.engine.scoring import PromptReading
 from phobos.engine.sequence import Sequence
 from phobos.kernels.backend import Backend, BackendLimits
 from phobos.kernels.cpu.rows import RowKernels
@@ -102,9 +102,9 @@ class Lookahead:
         self._drafter: Drafter | None = None
         if draft is not None:
             self._drafter = Drafter(draft, kernels, costs, self._record, FORCED + 1)
-        self._followed: dict[Sequence | Scoring, _Followed] = {}
+        self._followed: dict[Sequence | PromptReading, _Followed] = {}
 
-    def plan(self, sequences: Listing[Sequence | Scoring], n_prompt_rows: int | None) -> list[tuple[int, ...]]:
+    def plan(self, sequences: Listing[Sequence | PromptReading], n_prompt_rows: int | None) -> list[tuple[int, ...]]:
         """The tokens to guess for each of the running sequences in this turn; `n_prompt_rows` are those that prompts
         may have, None where none wait."""
         limits = self._limits

@@ -24,7 +24,7 @@ from phobos.engine.draft import check_draft, open_draft
 from phobos.engine.identity import identify
 from phobos.engine.sampler import MAX_TOP_LOGPROBS, Constraint
 from phobos.engine.slot_files import Identity
-from phobos.errors import ContextLengthError, RequestError
+from phobos.errors import NO_TEXT, ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
 from phobos.kernels.backend import Backend, Progress, cache_bound
@@ -61,6 +61,11 @@ class Model:
     draft: Backend | None = None
     archive_bytes: int = 0
     identity: Identity | None = None
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it embeds texts instead of writing any."""
+        return self.backend.limits.pooling is not None
 
     @property
     def supports_tools(self) -> bool:
@@ -104,6 +109,8 @@ class Model:
     def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> tuple[int, ...]:
         """The tokens of the prompt. Raises `RequestError` for what this model cannot do, `ContextLengthError` for a
         prompt that leaves no room for an answer unless `any_length`."""
+        if self.embeds:
+            raise RequestError(NO_TEXT, code="unsupported_endpoint")
         self._check(request)
         if self.answers is not None:
             self.answers.check(request)
@@ -114,6 +121,23 @@ class Model:
         if len(tokens) >= self.n_ctx and not any_length:
             error = ContextLengthError(len(tokens), self.n_ctx)
             error.param = param
+            raise error
+        return tuple(tokens)
+
+    def prepare_text(self, text: str | Sequence[int]) -> tuple[int, ...]:
+        """The tokens of a text to be embedded, with what the file says stands before and behind one; spellings of
+        control tokens are those tokens. Token ids stay as they are. Raises `RequestError`."""
+        if not isinstance(text, str):
+            for token in text:
+                self._check_token(token, "input")
+            tokens = list(text)
+        elif tokens := self.tokenizer.encode(text, special=True, bos=True) if text else []:
+            tokens += self.tokenizer.ending
+        if not tokens:
+            raise RequestError("input holds an empty text: send some", param="input")
+        if len(tokens) > self.n_ctx:
+            error = ContextLengthError(len(tokens), self.n_ctx)
+            error.param = "input"
             raise error
         return tuple(tokens)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Listing
 
 from phobos.engine.scheduler import PromptView
-from phobos.engine.scoring import Scoring
+from phobos.engine.scoring import PromptReading
 from phobos.engine.sequence import Sequence
 
 TAIL = 8  # tokens before a prompt's end: templates end a prompt with a few that a later one need not have
 
 
-def mark_of(sequence: Sequence | Scoring, can_cut: bool) -> int | None:
+def mark_of(sequence: Sequence | PromptReading, can_cut: bool) -> int | None:
     """After how many rows a prompt's state is kept; None where slots can be cut back.
 
     Shortly before its end: the same prompt again, and a conversation whose reply is rendered otherwise than it was
@@ -23,7 +23,7 @@ def mark_of(sequence: Sequence | Scoring, can_cut: bool) -> int | None:
     return max(0, sequence.n_prompt - TAIL if n_reusable == sequence.n_prompt else n_reusable - 1)
 
 
-def view_prompts(sequences: Listing[Sequence | Scoring], n_outputs: int, can_cut: bool) -> list[PromptView]:
+def view_prompts(sequences: Listing[Sequence | PromptReading], n_outputs: int, can_cut: bool) -> list[PromptView]:
     """The running prompts, as the scheduler sees them; those whose rows give logits share the `n_outputs` a pass can
     give, and no pass runs over a checkpoint."""
     views = []

@@ -18,7 +18,7 @@ from phobos.chat.events import Event
 from phobos.counters import Counters
 from phobos.engine.sampler import read_logprobs
 from phobos.engine.scheduler import Rows, build_batch
-from phobos.engine.scoring import Scoring
+from phobos.engine.scoring import PromptReading
 from phobos.engine.sequence import Sequence
 from phobos.errors import UnavailableError
 from phobos.kernels.backend import Backend, FloatArray, IntArray
@@ -27,7 +27,7 @@ from phobos.kernels.cpu.rows import RowKernels
 NO_TOKEN = "the model gave no token that may follow; try again without a constraint, or check the model file"
 
 
-def next_rows(sequence: Sequence | Scoring, n_rows: int, guess: Listing[int] = ()) -> Rows:
+def next_rows(sequence: Sequence | PromptReading, n_rows: int, guess: Listing[int] = ()) -> Rows:
     """The next rows of a sequence, and those of a guess at what follows them; logits are wanted where a token is to be
     chosen or told about."""
     if sequence.admission is None:
@@ -60,21 +60,22 @@ class Reader:
         self._kernels = kernels
         self._counters = counters
 
-    def run(self, backend: Backend, runs: Listing[Rows], sequences: Iterable[Sequence | Scoring]) -> Results:
+    def run(self, backend: Backend, runs: Listing[Rows], sequences: Iterable[Sequence | PromptReading]) -> Results:
         """One pass over the rows of these sequences."""
         batch, n_vocab, n_outputs = build_batch(runs), self._kernels.n_vocab, sum(rows.n_outputs for rows in runs)
         if n_outputs and backend.limits.chooses:
             wanting = (s for s, rows in zip(sequences, runs, strict=True) if rows.n_outputs)
             if all(isinstance(s, Sequence) and s.takes_best for s in wanting):
                 return Results(np.empty((n_outputs, 0), np.float32), backend.choose(batch, n_vocab))
-        return Results(backend.run(batch)[:, :n_vocab])
+        rows = backend.run(batch)
+        return Results(rows if backend.limits.pooling is not None else rows[:, :n_vocab])
 
-    def read(self, sequence: Sequence | Scoring, rows: Rows, results: Results, was_prefill: bool) -> list[Event]:
+    def read(self, sequence: Sequence | PromptReading, rows: Rows, results: Results, was_prefill: bool) -> list[Event]:
         """What the client is to receive because `rows` of the sequence have run, with these results.
 
         Rows of guessed tokens that turn out right count among the sequence's own.
         """
-        if isinstance(sequence, Scoring):
+        if isinstance(sequence, PromptReading):
             return sequence.read(results.logits, self._kernels, time.monotonic())
         if was_prefill and sequence.wants_prompt_logprobs:
             self._read_prompt_logprobs(sequence, results.logits)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from phobos.chat.events import Event, Sink
-from phobos.engine.scoring import Scoring
+from phobos.engine.scoring import PromptReading
 from phobos.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class Ticket:
     """A submitted sequence, as its submitter holds it."""
 
-    def __init__(self, sequence: Sequence | Scoring, sink: Sink, wake: Callable[[], None]) -> None:
+    def __init__(self, sequence: Sequence | PromptReading, sink: Sink, wake: Callable[[], None]) -> None:
         self.sequence = sequence
         self._sink = sink
         self._wake = wake

@@ -54,7 +54,7 @@ class Tokenizer:
     """See the module. Ids are positions in the vocabulary, `0 <= id < n_vocab`.
 
     `end_ids` are all tokens that end a turn; `control_ids` those that have no text of their own; `infill_ids` the
-    prefix, suffix and middle markers, or None.
+    prefix, suffix and middle markers, or None. `ending`: what the file says stands behind a text that is no prompt.
     """
 
     def __init__(self, vocabulary: Vocabulary, codec: Codec, *, add_bos: bool) -> None:
@@ -68,6 +68,7 @@ class Tokenizer:
         self.end_ids = vocabulary.end_ids
         self.infill_ids = vocabulary.infill_ids
         self.add_bos = add_bos and vocabulary.bos_id is not None
+        self.ending = (vocabulary.eos_id,) if vocabulary.add_eos and vocabulary.eos_id is not None else ()
         named = (vocabulary.bos_id, vocabulary.eos_id)
         self.control_ids = frozenset(vocabulary.ids_of_type(CONTROL, UNKNOWN)).union(
             vocabulary.end_ids, (i for i in named if i is not None)

@@ -53,6 +53,7 @@ class Vocabulary:
     end_ids: frozenset[int]
     infill_ids: tuple[int, int, int] | None  # prefix, suffix, middle
     add_bos: bool | None
+    add_eos: bool
     add_space_prefix: bool | None
     remove_extra_whitespaces: bool
     normalization: tuple[str, ...]  # "NFC", "NFKC", …
@@ -101,6 +102,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         end_ids=_end_ids(ids, types, [roles[name] for name in ("eos", "eot", "eom")]),
         infill_ids=_infill_ids(ids, types, roles),
         add_bos=_get(metadata, "add_bos_token", bool),
+        add_eos=bool(_get(metadata, "add_eos_token", bool)),
         add_space_prefix=_get(metadata, "add_space_prefix", bool),
         remove_extra_whitespaces=bool(_get(metadata, "remove_extra_whitespaces", bool)),
         normalization=tuple(

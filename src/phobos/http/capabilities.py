@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from phobos.chat.messages import GenerationRequest
-from phobos.errors import RequestError
+from phobos.errors import NO_TEXT, RequestError
 from phobos.http.port import ServedModel
 
 
 def check_request(request: GenerationRequest, model: ServedModel) -> None:
     """Raises `RequestError` naming the first field this model cannot honour."""
+    if model.embeds:
+        raise RequestError(NO_TEXT, code="unsupported_endpoint")
     _check_bounds(request, model)
     if request.tools and request.tool_choice.kind != "none" and not model.supports_tools:
         raise _unsupported("tools", "this model's chat format knows no tool calls")
@@ -46,6 +48,8 @@ def _unsupported(field: str, reason: str) -> RequestError:
 
 def describe_capabilities(model: ServedModel) -> list[str]:
     """What `/v1/models` lists."""
+    if model.embeds:
+        return ["embedding"]
     flags = (
         ("completion", True),
         ("chat", model.template is not None),

@@ -13,14 +13,15 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart
-from phobos.chat.messages import GenerationRequest
+from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import Counters
+from phobos.engine.decide import WINDOW
 from phobos.errors import PhobosError, RequestError, UnavailableError
 from phobos.http.admission import Admission, Place
 from phobos.http.capabilities import check_request
@@ -404,14 +405,41 @@ class Generations:
             if beat is not None:
                 await beat()
 
-    def _check(self, job: Job, model: ServedModel) -> None:
-        if self.settings.strict_model and job.model not in (None, self.model_name(model)):
+    async def read_all(
+        self, run: Run, engine: ServedEngine, requests: Iterable[ScoreRequest | EmbedRequest], n: int, kind: type[T]
+    ) -> list[T]:
+        """What came of `n` prompts that are only read, results of one kind, in their order. A few are asked for at a
+        time, so that one who leaves leaves little behind."""
+        run.expect(n)
+        waiting = enumerate(requests)
+        results: dict[int, T] = {}
+
+        def submit(n_more: int) -> None:
+            for _, (index, request) in zip(range(n_more), waiting, strict=False):
+                run.tickets.append(engine.read(request, run.events.sink(index), queue_wait_s=run.place.queue_wait_s))
+
+        submit(WINDOW)
+        while run.n_open:
+            n_before = run.n_open
+            for index, event in await self.next_events(run):
+                run.note(index, event)
+                if isinstance(event, kind):
+                    results[index] = event
+            submit(n_before - run.n_open)
+        return [results[index] for index in range(n)]
+
+    def check_model(self, name: str | None, model: ServedModel) -> None:
+        """Refuse another model's name where names count."""
+        if self.settings.strict_model and name not in (None, self.model_name(model)):
             raise RequestError(
-                f"the model {quoted(job.model)} is not here: this server has {quoted(self.model_name(model))}",
+                f"the model {quoted(name)} is not here: this server has {quoted(self.model_name(model))}",
                 code="model_not_found",
                 param="model",
                 status=404,
             )
+
+    def _check(self, job: Job, model: ServedModel) -> None:
+        self.check_model(job.model, model)
         for request in job.requests:
             check_request(request, model)
 

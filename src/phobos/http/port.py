@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from phobos.chat.events import Sink
-from phobos.chat.messages import GenerationRequest, ScoreRequest
+from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import ModelInfo, SlotReport
 from phobos.errors import PhobosError
 from phobos.settings import EngineSettings
@@ -95,6 +95,13 @@ class ServedModel(Protocol):
     def supports_thinking(self) -> bool:
         """Whether its template can turn reasoning on."""
 
+    @property
+    def embeds(self) -> bool:
+        """Whether it embeds texts instead of writing any."""
+
+    def prepare_text(self, text: str | Sequence[int]) -> tuple[int, ...]:
+        """The tokens of a text to be embedded. Raises `RequestError`."""
+
     def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> tuple[int, ...]:
         """Render and tokenize. Raises `RequestError`, also where it does not fit unless `any_length`."""
 
@@ -142,5 +149,5 @@ class ServedEngine(Protocol):
     ) -> Ticket:
         """Run one choice; events go to `sink` on the engine's thread. Returns at once."""
 
-    def score(self, request: ScoreRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> Ticket:
-        """Run one scoring, likewise."""
+    def read(self, request: ScoreRequest | EmbedRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> Ticket:
+        """Run one scoring or embedding, likewise. Raises `RequestError` where the model has the other trade."""

@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from phobos.counters import Counters
-from phobos.errors import RequestError
-from phobos.http import llama_server, status, systemone
+from phobos.http import embeddings, llama_server, status, systemone
 from phobos.http.anthropic import count_tokens, parse_message_job
 from phobos.http.anthropic_reply import anthropic_error
 from phobos.http.fields import decode_object
@@ -243,7 +242,18 @@ async def _answer_llama(routes: Routes, request: Request, channel: Channel) -> R
 
 
 async def _answer_embeddings(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    raise RequestError("embeddings are not offered here: the loaded model writes text", code="unsupported_endpoint")
+    return await _embed(routes, request, embeddings.parse_embedding)
+
+
+async def _answer_llama_embedding(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return await _embed(routes, request, embeddings.parse_llama_embedding)
+
+
+async def _embed(routes: Routes, request: Request, parse: Callable[..., embeddings.Asked]) -> Response:
+    routes.counters.requests_received += 1
+    asked = parse(decode_object(request.body), strict=routes.generations.settings.strict_fields)
+    routes.note_ignored(asked.ignored)
+    return await embeddings.answer(routes.generations, asked, request.request_id)
 
 
 async def _answer_decision(routes: Routes, request: Request, channel: Channel) -> Response | None:
@@ -274,6 +284,7 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "/v1/embeddings": (_answer_embeddings, _POST),
     "/v1/systemone": (_answer_decision, _POST),
     "/completion": (_answer_llama, _POST),
+    "/embedding": (_answer_llama_embedding, _POST),
     "/tokenize": (_answer_tokenize, _POST),
     "/detokenize": (_answer_detokenize, _POST),
     "/apply-template": (_answer_template, _POST),

@@ -16,18 +16,15 @@ from typing import Any
 from phobos.chat.events import Scores
 from phobos.engine.decide import (
     NOUL_LABELS,
-    WINDOW,
     Answer,
     Decision,
     Kind,
-    Plan,
     Question,
     describe_levels,
     plan_decision,
 )
 from phobos.http.fields import sort_fields
-from phobos.http.generation import Generations, Run, reply_headers
-from phobos.http.port import ServedEngine
+from phobos.http.generation import Generations, reply_headers
 from phobos.http.wire import Response, bounded, json_response, quoted
 
 MAX_QUESTIONS = 64
@@ -276,7 +273,8 @@ async def answer(
         if asked.pin_state and not model.settings.prefix_cache:
             return refuse((Fault(("pin_state",), "nothing can be kept: the server runs with --no-prefix-cache"),))
         plan = await generations.prepare(plan_decision, decision, model.tokenizer, model.n_ctx)
-        answers = plan.answer(await _collect(generations, run, engine, plan))
+        scores = await generations.read_all(run, engine, plan.requests(), plan.n_requests, Scores)
+        answers = plan.answer(scores)
         reply = {
             "id": "dec-" + secrets.token_hex(12),
             "model": asked.model or generations.model_name(model),
@@ -285,24 +283,3 @@ async def answer(
             "usage": {"input_tokens": plan.n_input, "output_tokens": plan.n_output, "cost": 0},
         }
         return json_response(reply, headers=reply_headers(run.place.queue_wait_s, fields.unknown))
-
-
-async def _collect(generations: Generations, run: Run, engine: ServedEngine, plan: Plan) -> list[Scores]:
-    """Run the plan's scorings, a few at a time, so that one who leaves leaves little behind."""
-    run.expect(plan.n_requests)
-    waiting = enumerate(plan.requests())
-    scores: dict[int, Scores] = {}
-
-    def submit(n_more: int) -> None:
-        for _, (index, request) in zip(range(n_more), waiting, strict=False):
-            run.tickets.append(engine.score(request, run.events.sink(index), queue_wait_s=run.place.queue_wait_s))
-
-    submit(WINDOW)
-    while run.n_open:
-        n_before = run.n_open
-        for index, event in await generations.next_events(run):
-            run.note(index, event)
-            if isinstance(event, Scores):
-                scores[index] = event
-        submit(n_before - run.n_open)
-    return [scores[index] for index in range(plan.n_requests)]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phobos.counters import CardInfo, LoadProgress
+from phobos.program.steps import Pooling
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
@@ -52,7 +53,7 @@ class BackendLimits:
     may hold at once, at least one whole context, `None` for all of them whole; who runs batches keeps to it (see
     `Backend.slot_bytes`). `fork_block`: see `Batch`; 0 where there are no forks. `cache_k` and `cache_v` name the
     formats cached keys and values are held in. `chooses`: whether `Backend.choose` is cheaper than `run`, logits lying
-    elsewhere than where they are read.
+    elsewhere than where they are read. `pooling`: the model embeds; where logits are spoken of it gives states.
     """
 
     n_ctx: int
@@ -66,6 +67,7 @@ class BackendLimits:
     cache_k: str = "f16"
     cache_v: str = "f16"
     chooses: bool = False
+    pooling: Pooling | None = None
 
 
 def cache_bound(backend: Backend) -> int:

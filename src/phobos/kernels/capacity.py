@@ -61,11 +61,12 @@ def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | No
         n_ctx=n_ctx,
         n_slots=n_slots,
         max_rows=settings.chunk_rows + n_slots,
-        max_outputs=PROMPT_OUTPUTS + n_slots,
+        max_outputs=(settings.chunk_rows if program.pooling is not None else PROMPT_OUTPUTS) + n_slots,
         n_vocab=program.n_vocab,
         cache_bytes=None if room is None or n_slots * slot_bytes <= room else max(room, slot_bytes),
         cache_k=settings.cache_type_k,
         cache_v=settings.cache_type_v,
+        pooling=program.pooling,
     )
 
 

@@ -142,6 +142,7 @@ def _stage(program: Program, ops: Sequence[Op], inputs: list[Buffer], outputs: l
         tuple(states.values()),
         tuple(inputs),
         tuple(outputs),
+        program.pooling,
     )
 
 

@@ -22,6 +22,7 @@ RopeStyle = Literal["normal", "neox"]
 ExpertActivation = Literal[Activation, "swiglu_oai"]
 GateActivation = Literal[Activation, "sigmoid", "identity"]
 Gating = Literal["softmax", "sigmoid", "chosen"]
+Pooling = Literal["mean", "cls", "last"]
 
 
 @dataclass(frozen=True)
@@ -415,7 +416,11 @@ Op = (
 class Program:
     """A model's whole pass, or a stage of it (see `stages.py`). `logits` is the buffer a pass returns, one row a wanted
     output, None where another stage goes on. `inputs` hold values before the first op, `outputs` are read after the
-    last."""
+    last.
+
+    With `pooling` it is an embedding model's: what a pass returns are states after the last norm, of which those of all
+    rows, the first or the last one stand for a text.
+    """
 
     ops: tuple[Op, ...]
     buffers: tuple[Buffer, ...]
@@ -426,6 +431,7 @@ class Program:
     states: tuple[StateLayer, ...] = ()
     inputs: tuple[Buffer, ...] = ()
     outputs: tuple[Buffer, ...] = ()
+    pooling: Pooling | None = None
 
     def weights(self) -> tuple[str, ...]:
         """Names of all tensors the ops use, in order of first use."""
