@@ -31,6 +31,7 @@ class Palette:
     error: str
     weights: str
     cache: str
+    archive: str
     scratch: str
     process: str
     elsewhere: str
@@ -56,6 +57,7 @@ DARK = Palette(
     error="#ff5d5a",
     weights="#d8613a",
     cache="#edb64a",
+    archive="#b48ac0",
     scratch="#8dbd76",
     process="#6fa3c7",
     elsewhere="#7d6760",
@@ -74,6 +76,7 @@ LIGHT = Palette(
     error="#c01f2e",
     weights="#c4481b",
     cache="#c98a0c",
+    archive="#86529a",
     scratch="#568c3f",
     process="#3878a4",
     elsewhere="#a8958a",
@@ -93,6 +96,7 @@ SIXTEEN = Palette(
     error="ansi_red",
     weights="ansi_red",
     cache="ansi_yellow",
+    archive="ansi_cyan",
     scratch="ansi_green",
     process="ansi_blue",
     elsewhere="ansi_magenta",
@@ -181,6 +185,7 @@ def palette_of(theme: Theme) -> Palette:
         error=made["error"],
         weights=made["primary"],
         cache=made["warning"],
+        archive=_blend(made["warning"], made["secondary"], 0.5),
         scratch=made["success"],
         process=made["secondary"],
         elsewhere=_blend(background, text, 0.4),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from phobos.counters import Snapshot
+from phobos.counters import SlotInfo, Snapshot
 from phobos.tui.format import bytes_text, seconds_text, share_text, whole_text
 from phobos.tui.lines import Lines
 from phobos.tui.panels.panel import Panel, pair
@@ -22,12 +22,8 @@ class CachesPanel(Panel):
         snapshot = moment.snapshot
         below = [line for part in (_archive, _drafts, _kernels, _experts) for line in part(snapshot, width, palette)]
         lines = _prefix(moment, width, palette, tall=height >= 8)
-        slots = _slots(snapshot, width, palette)
-        room = max(0, height - len(lines) - len(below))
-        if len(slots) > room and room:
-            hidden = Content.styled(f"… {len(slots) - room + 1} slots more", palette.dim)
-            slots = [*slots[: room - 1], hidden]
-        return [*lines, *slots[:room], *below]
+        slots = _slots(snapshot, max(0, height - len(lines) - len(below)), width, palette)
+        return [*lines, *slots, *below]
 
 
 def _prefix(moment: Moment, width: int, palette: Palette, *, tall: bool) -> Lines:
@@ -42,20 +38,27 @@ def _prefix(moment: Moment, width: int, palette: Palette, *, tall: bool) -> Line
     return [bar, *([pair("tokens", tokens, width, palette)] if tall else [])]
 
 
-def _slots(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
+def _slots(snapshot: Snapshot, n_lines: int, width: int, palette: Palette) -> Lines:
+    """A line a slot in order; where they do not fit, those in use and then those used last."""
+    slots = snapshot.slots
+    if len(slots) <= n_lines or not n_lines:
+        return [_slot(slot, snapshot, width, palette) for slot in slots[:n_lines]]
+    chosen = sorted(slots, key=lambda slot: (not slot.busy, -slot.last_used_s, slot.index))[: n_lines - 1]
+    lines = [_slot(slot, snapshot, width, palette) for slot in sorted(chosen, key=lambda slot: slot.index)]
+    return [*lines, Content.styled(f"… {len(slots) - len(chosen)} slots more", palette.dim)]
+
+
+def _slot(slot: SlotInfo, snapshot: Snapshot, width: int, palette: Palette) -> Content:
     model = snapshot.model
-    lines = []
-    for slot in snapshot.slots:
-        mark = ("● ", palette.accent) if slot.busy else ("○ ", palette.faint)
-        age_s = snapshot.taken_s - slot.last_used_s
-        age = f"{seconds_text(age_s):>8}" if slot.n_tokens and not slot.busy and age_s >= 1 and width >= 34 else ""
-        value = f"{whole_text(slot.n_tokens):>7}" if slot.n_tokens or slot.busy else "  empty"
-        label = f"slot {slot.index} "
-        room = max(2, width - 2 - len(label) - len(value) - len(age))
-        share = slot.n_tokens / model.n_ctx if model is not None and model.n_ctx else 0.0
-        bar = meter(share, room, palette.ramp(palette.cache, METER_STEPS), palette.faint)
-        lines.append(Content.assemble(mark, (label, palette.dim), bar, (value, palette.text), (age, palette.dim)))
-    return lines
+    mark = ("● ", palette.accent) if slot.busy else ("○ ", palette.faint)
+    age_s = snapshot.taken_s - slot.last_used_s
+    age = f"{seconds_text(age_s):>8}" if slot.n_tokens and not slot.busy and age_s >= 1 and width >= 34 else ""
+    value = f"{whole_text(slot.n_tokens):>7}" if slot.n_tokens or slot.busy else "  empty"
+    label = f"slot {slot.index} "
+    room = max(2, width - 2 - len(label) - len(value) - len(age))
+    share = slot.n_tokens / model.n_ctx if model is not None and model.n_ctx else 0.0
+    bar = meter(share, room, palette.ramp(palette.cache, METER_STEPS), palette.faint)
+    return Content.assemble(mark, (label, palette.dim), bar, (value, palette.text), (age, palette.dim))
 
 
 def _drafts(snapshot: Snapshot, width: int, palette: Palette) -> Lines:

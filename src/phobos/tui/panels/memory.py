@@ -64,7 +64,7 @@ def memory_parts(snapshot: Snapshot, palette: Palette) -> list[Part]:
         parts += [
             ("weights", model.weights_bytes, palette.weights),
             ("cache", held, palette.cache),
-            *([("archive", archived, palette.process)] if archived else []),
+            *([("archive", archived, palette.archive)] if archived else []),
             ("scratch", model.scratch_bytes, palette.scratch),
         ]
     if machine is not None and machine.process_bytes is not None:
