@@ -80,6 +80,9 @@ TWO_CALLS = {
     "functionary": "<function=get_weather>VALUES</function><function=ping>{}</function>",
     "gigachat": '<|function_call|>{"name": "get_weather", "arguments": VALUES}'
     '<|function_call|>{"name": "ping", "arguments": {}}',
+    "granite": '<|tool_call|>[{"name": "get_weather", "arguments": VALUES}, {"name": "ping", "arguments": {}}]',
+    "command-r": 'Action:\n```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": VALUES\n    },'
+    '\n    {\n        "tool_name": "ping",\n        "parameters": {}\n    }\n]```',
     "lfm": "<|tool_call_start|>[get_weather(city='TEXT', count=3), ping()]<|tool_call_end|>",
 }
 TWO_CALLS["cohere-text"] = TWO_CALLS["cohere"]

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from phobos.chat.dialects import choose_dialect
-from phobos.chat.dialects.plain import PLAIN
 from phobos.chat.messages import Message, ToolCall, ToolSpec
-from phobos.chat.template import ChatTemplate, without_tools
+from phobos.chat.template import ChatTemplate, fit_dialect
 from reading import cut_every, read
 from small_vocabulary import shared_files
 from template_conversations import BOS, EOS, USER, result
@@ -45,10 +43,7 @@ ONE_CALL = ("llama3", "harmony", "gigachat")
 
 @pytest.mark.parametrize("path", shared_files("templates", "*.jinja"))
 def test_a_parsed_call_renders_back(path: Path) -> None:
-    template = ChatTemplate(path.read_text(), BOS, EOS)
-    dialect = choose_dialect(template.source, knows_tools=template.traits.knows_tools)
-    if dialect is PLAIN and template.traits.knows_tools:
-        template = without_tools(template)
+    dialect, template = fit_dialect(ChatTemplate(path.read_text(), BOS, EOS))
     calls = (FIRST,) if dialect.name in ONE_CALL else (FIRST, SECOND)
 
     def render(calls: tuple[ToolCall, ...]) -> str:

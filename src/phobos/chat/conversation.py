@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
+from phobos.chat.dialects.hermes import CALLS
 from phobos.chat.messages import Message, ToolCall, ToolSpec
 
 EmptyContent = Literal["missing", "none", "blank"]
@@ -138,11 +139,6 @@ class ToolWords:
         return self.introduction.replace("{tools}", lines)
 
 
-def _write_calls(calls: Sequence[ToolCall]) -> str:
-    bodies = [{"name": call.name, "arguments": parse_arguments(call.arguments)} for call in calls]
-    return "\n".join(f"<tool_call>\n{json.dumps(body, ensure_ascii=False)}\n</tool_call>" for body in bodies)
-
-
 # The form that most models without a form of their own have seen; the plain dialect reads it.
 PLAIN_WORDS = ToolWords(
     introduction=(
@@ -151,7 +147,7 @@ PLAIN_WORDS = ToolWords(
         '<tool_call>\n{"name": "<function>", "arguments": {<arguments>}}\n</tool_call>\n'
         "The results come back between <tool_response> and </tool_response>."
     ),
-    write_calls=_write_calls,
+    write_calls=CALLS.write,
     write_result=lambda text: f"<tool_response>\n{text}\n</tool_response>",
 )
 

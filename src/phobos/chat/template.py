@@ -32,6 +32,9 @@ from phobos.chat.conversation import (
     tool_dict,
     tools_as_text,
 )
+from phobos.chat.dialects import choose_dialect
+from phobos.chat.dialects.dialect import Dialect
+from phobos.chat.dialects.plain import PLAIN
 from phobos.chat.messages import GenerationRequest, Message, ToolCall, ToolSpec
 from phobos.chat.named_templates import NAMED_TEMPLATES
 from phobos.errors import RequestError, UsageError
@@ -317,6 +320,23 @@ def without_tools(template: ChatTemplate) -> ChatTemplate:
     plain = copy(template)
     plain.traits = replace(template.traits, knows_tools=False, knows_calls=False)
     return plain
+
+
+def fit_dialect(template: ChatTemplate) -> tuple[Dialect, ChatTemplate]:
+    """A template's dialect, and the template as it is to be used. One whose way of writing calls no dialect knows is
+    not shown tools: they are asked for in the plain dialect's form. Where it has no words for past calls only, they
+    are written as its dialect does."""
+    traits = template.traits
+    dialect = choose_dialect(template.source, knows_tools=traits.knows_tools)
+    if dialect is PLAIN and traits.knows_tools:
+        return dialect, without_tools(template)
+    write = getattr(dialect.calls, "write", None)
+    if traits.knows_calls or not traits.knows_tools or write is None:
+        return dialect, template
+    fitted = copy(template)
+    fitted._words = replace(template._words, write_calls=write)
+    fitted._markers = template._markers | frozenset(filter(None, dialect.calls.markers))
+    return dialect, fitted
 
 
 def make_template(source: str, tokenizer: Tokenizer, assistant_markers: frozenset[str] = frozenset()) -> ChatTemplate:

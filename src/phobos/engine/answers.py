@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phobos.chat.dialects import choose_dialect
 from phobos.chat.dialects.dialect import Dialect
 from phobos.chat.dialects.plain import PLAIN
 from phobos.chat.dialects.scanner import Scanner
 from phobos.chat.messages import GenerationRequest
-from phobos.chat.template import ChatTemplate, without_tools
+from phobos.chat.template import ChatTemplate, fit_dialect
 from phobos.engine.binding import Binding
 from phobos.engine.grammar import Grammars, offered_tools
 from phobos.gguf.tokenizer import Tokenizer
@@ -65,7 +64,5 @@ def choose_answers(template: ChatTemplate | None, tokenizer: Tokenizer) -> tuple
     no dialect knows is not shown tools, and they are asked for in the plain dialect's form."""
     if template is None:
         return Answers(tokenizer, PLAIN), None
-    dialect = choose_dialect(template.source, knows_tools=template.traits.knows_tools)
-    if dialect is PLAIN and template.traits.knows_tools:
-        template = without_tools(template)
+    dialect, template = fit_dialect(template)
     return Answers(tokenizer, dialect), template

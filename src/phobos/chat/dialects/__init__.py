@@ -15,8 +15,10 @@ from phobos.chat.dialects.json_families import (
     APRIEL,
     COHERE,
     COHERE_TEXT,
+    COMMAND_R,
     FIREFUNCTION,
     GIGACHAT,
+    GRANITE,
     MINIMAX,
     NEMOTRON,
 )
@@ -52,8 +54,10 @@ DIALECTS: tuple[Dialect, ...] = (
     MINIMAX,
     FIREFUNCTION,
     GIGACHAT,
+    COMMAND_R,
     HERMES,
     LLAMA3,
+    GRANITE,
 )
 
 

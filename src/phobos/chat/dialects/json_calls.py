@@ -19,7 +19,7 @@ from phobos.chat.dialects.reader import (
     read_string,
     read_value,
 )
-from phobos.chat.messages import ToolSpec
+from phobos.chat.messages import ToolCall, ToolSpec
 
 _ARGUMENT_KEYS = frozenset(("arguments", "parameters"))
 _NAME_KEYS = frozenset(("name", "tool_name"))
@@ -146,6 +146,16 @@ class JsonCalls:
             rules.append(f"arguments_{i}: {lark.json_rule(lark.arguments_schema(tool))}")
         return "\n".join(rules)
 
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """Calls as the model writes them."""
+        written = []
+        for call in calls:
+            head = f"{{{self.head}{json.dumps(self.name_key)}: {json.dumps(call.name, ensure_ascii=False)}"
+            written.append(f"{head}, {json.dumps(self.arguments_key)}: {_lay_out(call.arguments)}}}")
+        if self.separator is None:
+            return self.between.join(f"{self.begin}{call}{self.end}" for call in written)
+        return f"{self.begin}{self.separator.join(written)}{self.end}"
+
     def _member(self, index: int) -> str:
         return f"{lark.literal(json.dumps(self.arguments_key) + ': ')} arguments_{index} {self.tail}"
 
@@ -193,6 +203,15 @@ def _as_object(text: str | None) -> str:
     if not isinstance(value, dict):
         raise Mismatch
     return text or "{}"
+
+
+def _lay_out(arguments: str) -> str:
+    """JSON as templates lay it out; text that is none stays a text."""
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        value = arguments
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _ignore(text: str) -> None:

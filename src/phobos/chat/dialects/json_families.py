@@ -51,6 +51,23 @@ FIREFUNCTION = Dialect(
     JsonCalls(openers=("functools[",), begin="functools[", end="]", separator=", "),
     lambda template: "functools[" in template,
 )
+GRANITE = Dialect(
+    "granite",
+    JsonCalls(openers=("<|tool_call|>",), begin="<|tool_call|>[", end="]", separator=", "),
+    lambda template: "<|tool_call|>" in template,
+)
+COMMAND_R = Dialect(
+    "command-r",
+    JsonCalls(
+        openers=("Action:\n```json", "Action: ```json"),
+        begin="Action:\n```json\n[\n    ",
+        end="\n]```",
+        separator=",\n    ",
+        name_key="tool_name",
+        arguments_key="parameters",
+    ),
+    lambda template: "Action:\\n```json" in template and "tool_name" in template,
+)
 GIGACHAT = Dialect(
     "gigachat",
     JsonCalls(openers=("<|function_call|>",), begin="<|function_call|>", end="", between=""),

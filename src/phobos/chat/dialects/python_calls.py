@@ -17,7 +17,7 @@ from phobos.chat.dialects.json_calls import read_end
 from phobos.chat.dialects.named_calls import MAX_NAME
 from phobos.chat.dialects.reader import MAX_DEPTH, MAX_HELD, Mismatch, Reader, quote
 from phobos.chat.dialects.tagged_calls import is_text, to_json
-from phobos.chat.messages import ToolSpec
+from phobos.chat.messages import ToolCall, ToolSpec
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
@@ -115,6 +115,14 @@ class PythonCalls:
         inner = lark.section(begin, "named", ", ", "]" + self.end, parallel=parallel)
         return "\n".join((f"calls: {inner}", named, *rules))
 
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """Calls as the model writes them."""
+        written = []
+        for call in calls:
+            values = json.loads(call.arguments or "{}")
+            written.append(f"{call.name}({', '.join(f'{key}={_constant(value)}' for key, value in values.items())})")
+        return f"{self.begin}[{', '.join(written)}]{self.end}"
+
     def _arguments(self, index: int, tool: ToolSpec, rules: list[str]) -> str:
         """The body of a call's arguments: those that are required, then others in the schema's order."""
         schema = lark.arguments_schema(tool)
@@ -148,6 +156,13 @@ def _value(rule: str, schema: Mapping[str, Any]) -> list[str]:
     single = lark.text_until(f"{rule}_single", schema, "'", chars=r"[^'\\\n]")
     double = lark.text_until(f"{rule}_double", schema, '"', chars=r'[^"\\\n]')
     return [f"{rule}: {lark.literal(chr(39))} {rule}_single | {lark.literal(chr(34))} {rule}_double", *single, *double]
+
+
+def _constant(value: Any) -> str:
+    """A value as templates write it."""
+    if isinstance(value, str):
+        return f"'{value}'"
+    return repr(value) if value is None or isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
 
 
 class _TextAdder:
