@@ -24,8 +24,8 @@ from phobos.bench.peer import open_peer
 from phobos.bench.runs import plan_runs
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.gguf.reader import open_gguf
-from phobos.kernels import open_backend
 from phobos.kernels.cpu.limits import measure_limits
+from phobos.kernels.opening import open_backend
 from phobos.settings import EngineSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -15,9 +15,19 @@ with client.messages.stream(extra_body={"temperature": 0}, **request) as stream:
 assert whole.content[0].text == joined != ""
 assert client.messages.count_tokens(model="local", messages=request["messages"]).input_tokens > 0
 
-schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
+schema = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 message = client.messages.create(
-    tools=[{"name": "weather", "input_schema": schema}], tool_choice={"type": "any"}, **(request | {"max_tokens": 80})
+    model="local",
+    max_tokens=80,
+    messages=[{"role": "user", "content": "Weather in Paris?"}],
+    tools=[{"name": "weather", "input_schema": schema}],
+    tool_choice={"type": "any", "disable_parallel_tool_use": True},
+    extra_body={"temperature": 0},
 )
 (use,) = [block for block in message.content if block.type == "tool_use"][:1]
 assert use.name == "weather" and "city" in use.input and message.stop_reason == "tool_use"

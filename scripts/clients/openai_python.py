@@ -17,11 +17,22 @@ chunks = list(stream)
 assert whole and whole == "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
 assert chunks[-1].usage.completion_tokens > 0
 
-parameters = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
+parameters = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
 asked = [{"role": "user", "content": "Weather in Paris?"}]
 with client.chat.completions.stream(
-    messages=asked, tools=[tool], tool_choice="required", model="local", max_tokens=80
+    messages=asked,
+    tools=[tool],
+    tool_choice="required",
+    parallel_tool_calls=False,
+    model="local",
+    temperature=0,
+    max_tokens=80,
 ) as events:
     call = events.get_final_completion().choices[0].message.tool_calls[0]
 assert call.function.name == "weather" and "city" in json.loads(call.function.arguments)

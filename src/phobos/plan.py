@@ -14,8 +14,8 @@ from phobos.archs import build_program
 from phobos.engine.archive import choose_archive_bytes
 from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF, open_gguf
-from phobos.kernels import cache_row_bytes, plan_limits, state_bytes
 from phobos.kernels.backend import BackendLimits
+from phobos.kernels.capacity import cache_row_bytes, plan_limits, state_bytes
 from phobos.kernels.cpu.layout import float_stride, thread_scratch_bytes
 from phobos.kernels.cpu.lower import Limits, buffer_sizes
 from phobos.kernels.cpu.weights import SLICE_BYTES, describe_program

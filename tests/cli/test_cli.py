@@ -334,6 +334,16 @@ def test_help_imports_nothing_heavy(run_cli: CommandLine) -> None:
     assert not heavy & loaded
 
 
+def test_version_imports_no_model_family_and_no_compiler(run_cli: CommandLine) -> None:
+    import subprocess
+    import sys
+
+    code = "import sys; from phobos import cli; cli.main(['--version']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("phobos ")
+    assert not {"numba", "phobos.archs", "phobos.program.steps", "tokenizers", "asyncio"} & set(done.stderr.split())
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert cli.main([name, "--help"]) == 0

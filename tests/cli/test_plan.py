@@ -18,7 +18,7 @@ from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.inspection import inspect_file
-from phobos.kernels import open_backend
+from phobos.kernels.opening import open_backend
 from phobos.plan import make_plan
 from phobos.settings import EngineSettings
 from tiny_models import PACKED_TYPES, RECIPES, write_tiny_model

@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import phobos.kernels
+import phobos.kernels.opening
 from gguf_writer import write_gguf
 from one_op import make_batch
 from phobos.archs import build_program
 from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
-from phobos.kernels import open_backend, plan_limits, state_bytes
+from phobos.kernels.capacity import plan_limits, state_bytes
 from phobos.kernels.cpu.weights import describe_program
+from phobos.kernels.opening import open_backend
 from phobos.machine import Memory
 from phobos.program.steps import Program, StateLayer
 from phobos.settings import EngineSettings
@@ -172,7 +173,7 @@ def test_the_machine_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with open_gguf(path) as gguf:
         packed = sum(weight.n_bytes for weight in describe_program(gguf, build_program(gguf)).values())
         free = packed + 2 * N_CTX * ROW_BYTES
-        monkeypatch.setattr(phobos.kernels, "read_memory", lambda: Memory(1 << 30, free))
+        monkeypatch.setattr(phobos.kernels.opening, "read_memory", lambda: Memory(1 << 30, free))
         backend, _ = open_backend(gguf, EngineSettings(path), lambda progress: None)
     backend.close()
     assert (backend.limits.n_ctx, backend.limits.n_slots) == (N_CTX, 1)

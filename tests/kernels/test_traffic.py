@@ -11,9 +11,9 @@ import pytest
 from family_models import FAMILIES, write_family_model
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
-from phobos.kernels import open_backend
 from phobos.kernels.backend import Batch
 from phobos.kernels.cpu import limits as machine_limits
+from phobos.kernels.opening import open_backend
 from phobos.settings import EngineSettings
 from tiny_models import RECIPES, make_tokens, write_tiny_model
 

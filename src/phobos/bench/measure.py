@@ -18,9 +18,9 @@ from phobos.bench.peer import open_peer
 from phobos.bench.runs import Run, plan_runs
 from phobos.counters import CardInfo, ModelInfo
 from phobos.gguf.reader import open_gguf
-from phobos.kernels import open_backend
 from phobos.kernels.backend import Backend, Batch
 from phobos.kernels.cpu.limits import MachineLimits, measure_limits
+from phobos.kernels.opening import open_backend
 from phobos.settings import EngineSettings
 
 SEED = 20261129

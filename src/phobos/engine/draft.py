@@ -52,7 +52,7 @@ def open_draft(settings: EngineSettings, path: Path, limits: BackendLimits, prog
 
     `UsageError` where it cannot.
     """
-    from phobos.kernels import open_backend
+    from phobos.kernels.opening import open_backend
 
     if not limits.can_cut:
         raise UsageError("what this model holds cannot be cut back, so that none can guess for it: leave out --draft")

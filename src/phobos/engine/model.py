@@ -250,7 +250,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
 
     Raises `FileError` or `UnsupportedModelError`.
     """
-    from phobos.kernels import open_backend  # brings the compiler with it
+    from phobos.kernels.opening import open_backend  # brings the compiler with it
 
     progress(LoadProgress("mapping", 0.0, settings.model_path.name))
     with open_gguf(settings.model_path) as gguf:  # closed when loaded: its pages are given back
