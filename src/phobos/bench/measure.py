@@ -49,12 +49,15 @@ class Subject:
     def __init__(self, backend: Backend, seed: int) -> None:
         self._backend = backend
         self._random = np.random.default_rng(seed)
+        self._held: dict[int, int] = {}  # tokens each slot was filled with
 
     def fill(self, run: Run) -> None:
-        """Put `depth` tokens into each slot of the run."""
+        """Put `depth` tokens into each slot of the run; what an earlier run put there stays where it can."""
         for slot in range(run.n_rows):
-            for start in range(0, run.depth, 512):
+            held = min(self._held.get(slot, 0), run.depth) if self._backend.limits.can_cut else 0
+            for start in range(held, run.depth, 512):
                 self._pass(min(512, run.depth - start), start, slot)
+            self._held[slot] = run.depth
 
     def time(self, run: Run) -> float:
         """Seconds of the timed part."""

@@ -43,25 +43,44 @@ def open_peer(name: str | None, settings: EngineSettings, n_threads: int) -> Ite
     context = peer.llama_init_from_model(model, params)
     n_vocab = peer.llama_vocab_n_tokens(peer.llama_model_get_vocab(model))
     try:
-        yield lambda run: _time(peer, context, n_vocab, run)
+        yield _Peer(peer, context, n_vocab).time
     finally:
         peer.llama_free(context)
         peer.llama_model_free(model)
 
 
-def _time(peer: Any, context: Any, n_vocab: int, run: Run) -> float:
-    def decode(n: int) -> None:
-        ids = (ctypes.c_int32 * n)(*(random.randrange(n_vocab) for _ in range(n)))
-        if peer.llama_decode(context, peer.llama_batch_get_one(ids, n)) != 0:
-            raise UsageError("llama.cpp refused a batch: leave out --against")
-        peer.llama_synchronize(context)
+class _Peer:
+    """A context of llama.cpp, measured as `measure.Subject` is."""
 
-    peer.llama_memory_clear(peer.llama_get_memory(context), True)
-    for start in range(0, run.depth, N_UBATCH):
-        decode(min(N_UBATCH, run.depth - start))
-    started = time.perf_counter()
-    if run.n_prompt:
-        decode(run.n_prompt)
-    for _ in range(run.n_generate):
-        decode(1)
-    return time.perf_counter() - started
+    def __init__(self, library: Any, context: Any, n_vocab: int) -> None:
+        self._library = library
+        self._context = context
+        self._n_vocab = n_vocab
+        self._held = 0  # tokens it was filled with
+
+    def time(self, run: Run) -> float:
+        """Seconds of the timed part."""
+        self._fill(run.depth)
+        started = time.perf_counter()
+        if run.n_prompt:
+            self._decode(run.n_prompt)
+        for _ in range(run.n_generate):
+            self._decode(1)
+        return time.perf_counter() - started
+
+    def _fill(self, depth: int) -> None:
+        """Hold `depth` tokens: those an earlier run left, where the model's memory can be cut back to them."""
+        memory = self._library.llama_get_memory(self._context)
+        held = min(self._held, depth)
+        if not self._library.llama_memory_seq_rm(memory, 0, held, -1):
+            self._library.llama_memory_clear(memory, True)
+            held = 0
+        for start in range(held, depth, N_UBATCH):
+            self._decode(min(N_UBATCH, depth - start))
+        self._held = depth
+
+    def _decode(self, n: int) -> None:
+        ids = (ctypes.c_int32 * n)(*(random.randrange(self._n_vocab) for _ in range(n)))
+        if self._library.llama_decode(self._context, self._library.llama_batch_get_one(ids, n)) != 0:
+            raise UsageError("llama.cpp refused a batch: leave out --against")
+        self._library.llama_synchronize(self._context)
