@@ -29,12 +29,17 @@ TARGETS = {
 }
 
 
-def assemble(code: str, path: str) -> str:
-    """Assembly of LLVM code."""
+def target_machine(path: str) -> llvm.TargetMachine:
+    """What code for a path is made by."""
     triple, processor, told = TARGETS[path]
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=processor, features=told, opt=3)
+    return llvm.Target.from_triple(triple).create_target_machine(cpu=processor, features=told, opt=3)
+
+
+def assemble(code: str, path: str) -> str:
+    """Assembly of LLVM code."""
+    machine = target_machine(path)
     module = llvm.parse_assembly(code)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     return str(machine.emit_assembly(module))
@@ -70,52 +75,19 @@ def count_work(assembly: str, mnemonic: str) -> Work:
     return Work(wanted, instructions, stack)
 
 
-def lower(name: str) -> str:
-    """The kernel's LLVM code, which no machine code is made of here."""
-    from numba import types
-    from numba.core import compiler
-    from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.cpu import CPUContext
-    from numba.core.registry import cpu_target
-
-    from phobos.kernels.cpu.compiler import find_kernel
-    from phobos.kernels.cpu.entry import make_argument_loader
-    from phobos.kernels.cpu.simd import inlined
-
-    # What stands for a compiled function's address; a fresh object each, since Numba tells functions apart by it.
-    CPUContext.get_executable = lambda self, library, description, environment: [].append
-    JITCodeLibrary._finalize_specific = lambda self: None
-    JITCPUCodegen._add_module = lambda self, module: None
-    declared = find_kernel(name)
-    body = inlined(declared.function)
-    load_arguments = make_argument_loader(declared.parameters)
-
-    def entry(step: int, thread: int, n_threads: int) -> None:
-        body(*load_arguments(step), thread, n_threads)
-
-    flags = compiler.Flags()
-    flags.no_compile = True
-    flags.error_model = "numpy"
-    context, target = cpu_target.typing_context, cpu_target.target_context
-    arguments = (types.int64, types.int64, types.int64)
-    library = compiler.compile_extra(context, target, entry, arguments, types.void, flags, {}).library
-    with global_compiler_lock:
-        library.finalize()
-    return str(library.get_llvm_str())
-
-
 def main(path: str, name: str) -> None:
     """Print the assembly."""
-    is_arm = TARGETS[path][0].startswith("aarch64")
-    if not is_arm and features.paths_of(platform.machine()) == features.PATHS:
-        import numba  # it optimizes for a processor too: for this one, whatever runs here
-
-        numba.config.CPU_NAME, numba.config.CPU_FEATURES = TARGETS[path][1], ""
-    machine = "aarch64" if is_arm else "x86_64"
+    machine = "aarch64" if TARGETS[path][0].startswith("aarch64") else "x86_64"
     features.CPU = next(p for p in features.paths_of(machine) if p.name == path)  # type: ignore[misc]
     platform.machine = lambda: machine
-    print(assemble(lower(name), path))
+    from phobos.kernels.cpu.compiler import find_kernel
+    from phobos.kernels.cpu.emit import optimize, write_module
+
+    declared = find_kernel(name)
+    module = write_module(declared.function, declared.parameters)
+    target = target_machine(path)
+    optimize(module, target)
+    print(target.emit_assembly(module))
 
 
 if __name__ == "__main__":

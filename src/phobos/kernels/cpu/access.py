@@ -206,6 +206,17 @@ def prefetch(typingctx, address):
 
 
 @intrinsic
+def keep_own_frame(typingctx):
+    """The function this stands in is called, not inlined as all others are: its loop has the registers to itself."""
+
+    def codegen(context, builder, signature, args):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def keep_loads_apart(typingctx):
     """What is loaded before is loaded again after: so that an unrolled loop does not hold more than fits in registers.
     No instruction of the processor."""

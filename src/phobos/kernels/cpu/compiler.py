@@ -77,32 +77,12 @@ def encode_record(address: int, flags: int, arguments: Iterable[int | float]) ->
 
 
 def _compile(declared: Kernel) -> bytes:
-    """Object code of a kernel's C entry, which is named `entry`."""
-    import numba
-    from numba import cfunc, types
+    """Object code of a kernel's C function, which is named `entry`."""
+    from phobos.kernels.cpu.emit import optimize, write_module
 
-    from phobos.kernels.cpu.entry import make_argument_loader
-    from phobos.kernels.cpu.simd import inlined
-
-    for setting, value in zip(("CPU_NAME", "CPU_FEATURES"), target(), strict=True):
-        setattr(numba.config, setting, value)
-    _unroll_fully()
-    body = inlined(declared.function)
-    load_arguments = make_argument_loader(declared.parameters)
-
-    def entry(step: int, thread: int, n_threads: int) -> None:
-        body(*load_arguments(step), thread, n_threads)
-
-    compiled = cfunc(types.void(types.int64, types.int64, types.int64), error_model="numpy")(entry)
-    module = llvm.parse_assembly(compiled.inspect_llvm())
-    module.get_function(compiled.native_name).name = "entry"
+    module = write_module(declared.function, declared.parameters)
+    optimize(module, _target_machine())
     return bytes(_target_machine().emit_object(module))
-
-
-@cache
-def _unroll_fully() -> None:
-    """Loops of constant length are unrolled up to this many instructions, for the tiles: LLVM's own bound is 300."""
-    llvm.set_option("phobos", "-unroll-threshold=4000")
 
 
 @cache
@@ -115,15 +95,9 @@ def _target_machine() -> Any:
     )
 
 
-# What object code refers to beside itself. LLVM resolves all of it or none, and in a process without Numba it knows
-# none of it: the C library's functions are given to it, and those Numba's error paths name, which kernels never reach.
-_C_FUNCTIONS = ("sched_yield", "SwitchToThread", "fmaf", "rintf", "memcpy", "memmove", "memset")
-_ERROR_PATHS = (
-    "NRT_Free", "PyBytes_FromStringAndSize", "PyErr_Clear", "PyErr_SetNone", "PyErr_SetString",
-    "PyErr_WriteUnraisable", "PyExc_RuntimeError", "PyExc_StopIteration", "PyExc_SystemError",
-    "PyUnicode_FromString", "Py_DecRef", "numba_do_raise", "numba_gil_ensure", "numba_gil_release",
-    "numba_runtime_build_excinfo_struct", "numba_unpickle",
-)  # fmt: skip
+# What object code may refer to beside itself. LLVM resolves all of it or none, and in a process without Numba it knows
+# none of it.
+_C_FUNCTIONS = ("sched_yield", "SwitchToThread", "fmaf", "rintf", "sqrtf", "memcpy", "memmove", "memset")
 
 
 @cache
@@ -137,11 +111,10 @@ def _provide_symbols() -> None:
         found = (getattr(library, name) for library in libraries if hasattr(library, name))
         return next((ctypes.cast(function, ctypes.c_void_p).value for function in found), None)
 
-    for name in (*_C_FUNCTIONS, *_ERROR_PATHS):
-        if llvm.address_of_symbol(name) is None:
-            target_address = address(name if name in _C_FUNCTIONS else "abort")
-            if target_address is not None:
-                llvm.add_symbol(name, target_address)
+    for name in _C_FUNCTIONS:
+        found = address(name)
+        if found is not None and llvm.address_of_symbol(name) is None:
+            llvm.add_symbol(name, found)
 
 
 _engines: list[Any] = []  # loaded code lives as long as the process
@@ -235,9 +208,9 @@ _IMPORT = re.compile(r"^from phobos\.kernels\.cpu\.(\w+) import", re.MULTILINE)
 
 @cache
 def _source_hash(module: str) -> str:
-    """A hash of a module's source and of all it imports from this package."""
+    """A hash of the source of a module, of what compiles it, and of all they import from this package."""
     sources: dict[str, str] = {}
-    pending = [module, "entry"]
+    pending = [module, "emit"]
     while pending:
         name = pending.pop()
         if name not in sources:

@@ -14,6 +14,7 @@ from functools import cache
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.access import (
     keep_loads_apart,
+    keep_own_frame,
     load_f32,
     load_i64,
     prefetch,
@@ -110,6 +111,7 @@ def _make_few_rows(form: Format, n_rows: int):
 
     @inlined
     def few_rows(w, x, x_stride, n_in, acc):
+        keep_own_frame()
         scale_at = x + n_in
         sum_at = scale_at + 4 * (n_in // BLOCK) * sum_offset
         sums = new_sums()
@@ -165,6 +167,7 @@ def _make_tile_product(block: int, n_rows: int):
 
     @inlined
     def multiply(codes, scales, acc, x, x_stride, x_scale, x_sum, first_block, n_blocks):
+        keep_own_frame()
         sums = new_sums()
         for i in range(n_rows * GROUP_TILE):
             put_sum(sums, i, vload(acc + 64 * i))
