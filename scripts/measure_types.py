@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phobos.gguf.quants import TABLE, GGMLType
-from phobos.kernels.cpu.compiler import encode_record, load_kernels, usable_threads
+from phobos.kernels.cpu.compiler import encode_record, load_kernels
 from phobos.kernels.cpu.layout import (
     GROUP,
     HEADER_WORDS,
@@ -34,6 +34,7 @@ from phobos.kernels.cpu.layout import (
 from phobos.kernels.cpu.limits import measure_limits
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.team import Team
+from phobos.kernels.workers import usable_threads
 
 N_IN = 4096
 MATRIX_BYTES = 512 << 20  # more than caches hold
