@@ -18,7 +18,8 @@ from phobos.kernels.backend import BackendLimits
 from phobos.kernels.capacity import cache_row_bytes, plan_limits, state_bytes
 from phobos.kernels.cpu.layout import float_stride, thread_scratch_bytes
 from phobos.kernels.cpu.lower import Limits, buffer_sizes
-from phobos.kernels.cpu.weights import SLICE_BYTES, describe_program
+from phobos.kernels.cpu.packing import slice_bytes
+from phobos.kernels.cpu.weights import describe_program
 from phobos.program.steps import Program
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
@@ -47,7 +48,7 @@ class Plan:
     """The whole answer; bytes. `max_ctx` is the largest context that fits with `n_slots` slots, 0 if none does.
 
     `total_bytes` is what a running model with a full context needs; `peak_bytes` the most the process is seen to hold,
-    which while loading is the packed weights, a slice of the file and the tokenizer in the making. `archive_bytes` more
+    which while loading is the packed weights, slices of the file and the tokenizer in the making. `archive_bytes` more
     may be taken by conversations that gave way to others; it is chosen from what is left, and no part of the total.
     """
 
@@ -77,10 +78,11 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
     with open_gguf(settings.model_path) as gguf:
         program = build_program(gguf)
         architecture = gguf.architecture
-        weights, packing = weights_bytes(gguf, program), packing_bytes(gguf, program)
+        weights = weights_bytes(gguf, program)
         limits = _limits(program, settings, None if have.available is None else have.available - weights)
         kind = gguf.get_str("tokenizer.ggml.model", "")
-        scratch = scratch_bytes(gguf, program, limits, settings.n_threads or machine.n_usable_cores())
+        n_threads = settings.n_threads or machine.n_usable_cores()
+        scratch = scratch_bytes(gguf, program, limits, n_threads)
     per_token = cache_row_bytes(program, settings)
     cache = limits.n_slots * limits.n_ctx * per_token
     states = limits.n_slots * state_bytes(program)
@@ -115,7 +117,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         cache_bytes_per_token=per_token,
         parts=parts,
         total_bytes=total,
-        peak_bytes=max(total - unwritten, process + packing),
+        peak_bytes=max(total - unwritten, process + packing_bytes(weights, n_threads)),
         memory_total=have.total,
         memory_available=have.available,
         fits=fits,
@@ -185,13 +187,9 @@ def weights_bytes(gguf: GGUF, program: Program) -> int:
     return sum(weight.n_bytes for weight in describe_program(gguf, program).values())
 
 
-def packing_bytes(gguf: GGUF, program: Program) -> int:
-    """The most that loading holds of weights: those packed so far and the slice of the file at hand."""
-    done = most = 0
-    for weight in describe_program(gguf, program).values():
-        done += weight.n_bytes
-        most = max(most, done + min(weight.n_bytes, SLICE_BYTES))
-    return most
+def packing_bytes(weights: int, n_threads: int) -> int:
+    """The most that loading holds of weights: all of them packed, and the slice of the file each thread is at."""
+    return weights + min(weights, n_threads * slice_bytes(n_threads))
 
 
 def scratch_bytes(gguf: GGUF, program: Program, limits: BackendLimits, n_threads: int) -> int:

@@ -104,13 +104,13 @@ def test_released_bytes_leave_the_process_and_can_be_read_again(tmp_path: Path) 
     with open_gguf(path) as model:
         total = int(model.data("a").sum(dtype=np.int64))
         held = file_pages()
-        model.release("a", size // 2)
+        model.release("a", 0, size // 2)
         half = file_pages()
         model.release("a")
         assert held - half == pytest.approx(size / 2, rel=0.1)
         assert held - file_pages() == pytest.approx(size, rel=0.1)
         assert int(model.data("a").sum(dtype=np.int64)) == total
-        model.release("a", 1)
+        model.release("a", 0, 1)
 
 
 def test_the_gguf_package_reads_the_same(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +15,11 @@ import phobos.kernels.opening
 from gguf_writer import write_gguf
 from one_op import make_batch
 from phobos.archs import build_program
-from phobos.errors import UsageError
+from phobos.errors import PhobosError, UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.kernels.capacity import plan_limits, state_bytes
+from phobos.kernels.cpu import backend as cpu_backend
 from phobos.kernels.cpu.weights import describe_program
 from phobos.kernels.opening import open_backend
 from phobos.machine import Memory
@@ -167,6 +170,26 @@ def test_widened_tensors_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_settings_nobody_can_have(path: Path, changes: dict[str, object], sentence: str) -> None:
     with open_gguf(path) as gguf, pytest.raises(UsageError, match=sentence):
         open_backend(gguf, replace(EngineSettings(path), **changes), lambda progress: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MemoryError(), "there is not enough memory for this model with a context of 64 tokens and 4 slots"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "there is not enough memory for this model"),
+        (OSError(errno.ENOSPC, "No space left", "k.o"), "could not be loaded, the system says: No space left: k.o"),
+    ],
+    ids=str,
+)
+def test_what_the_system_refuses_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cpu_backend, "load_kernels", refuse)
+    with open_gguf(path) as gguf, pytest.raises(PhobosError, match=re.escape(sentence)):
+        open_backend(gguf, EngineSettings(path, n_ctx=64, n_slots=4), lambda progress: None)
 
 
 def test_the_machine_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

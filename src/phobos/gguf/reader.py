@@ -101,12 +101,12 @@ class GGUF:
         except ValueError:
             raise FileError(f"{self.paths[0].name} is closed: open the model again") from None
 
-    def release(self, name: str, n_bytes: int | None = None) -> None:
-        """Say that the first `n_bytes` of a tensor (None: all) are read no more: pages that hold nothing else leave the
-        process. Reading them again is right and only costs time."""
+    def release(self, name: str, start: int = 0, stop: int | None = None) -> None:
+        """Say that bytes `start` to before `stop` of a tensor (all unless given) are read no more: pages that hold
+        nothing else leave the process. Reading them again is right and only costs time."""
         tensor = self.tensors[name]
-        stop = tensor.offset + (tensor.n_bytes if n_bytes is None else n_bytes)
-        first, last = -(-tensor.offset // mmap.PAGESIZE), stop // mmap.PAGESIZE
+        begin, end = tensor.offset + start, tensor.offset + (tensor.n_bytes if stop is None else stop)
+        first, last = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE
         if last > first and hasattr(mmap, "MADV_DONTNEED"):
             data = self._maps[tensor.shard]
             data.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)

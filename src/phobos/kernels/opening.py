@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 
 from phobos.archs import build_program
@@ -42,15 +43,23 @@ def open_backend(gguf: GGUF, settings: EngineSettings, progress: Progress) -> tu
     try:
         backend = _open(program, gguf, limits, settings, progress)
     except (MemoryError, OSError) as error:
-        raise PhobosError(
-            f"there is not enough memory for this model with a context of {limits.n_ctx} tokens and {limits.n_slots} "
-            "slots: use a smaller --ctx-size or --parallel, or a smaller model"
-        ) from error
+        raise _explain_failure(error, limits) from error
     needed = backend.slot_bytes(limits.n_ctx)
     if cache_bound(backend) < needed:  # by the pages a context ends in
         backend.close()
         raise UsageError(f"--cache-memory is too little for one context: give it {needed} bytes or more")
     return backend, describe_model(gguf, program, backend)
+
+
+def _explain_failure(error: MemoryError | OSError, limits: BackendLimits) -> PhobosError:
+    """The sentence for what the system refused while loading."""
+    if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+        what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        return PhobosError(f"the model could not be loaded, the system says: {what}")
+    return PhobosError(
+        f"there is not enough memory for this model with a context of {limits.n_ctx} tokens and {limits.n_slots} "
+        "slots: use a smaller --ctx-size or --parallel, or a smaller model"
+    )
 
 
 def _check_cache_types(program: Program, settings: EngineSettings) -> None:

@@ -14,7 +14,7 @@ from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, IntArray, Progress, find_best
 from phobos.kernels.cpu.cache import SlotCache
-from phobos.kernels.cpu.compiler import encode_record, load_kernels
+from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernels
 from phobos.kernels.cpu.features import CPU
 from phobos.kernels.cpu.layout import (
     HEADER_WORDS,
@@ -29,12 +29,13 @@ from phobos.kernels.cpu.layout import (
 from phobos.kernels.cpu.limits import remembered_read_gbs
 from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
 from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.packing import Packing
 from phobos.kernels.cpu.report import print_census, print_memory, reports_memory, requested_pass
 from phobos.kernels.cpu.states import SlotStates
 from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
 from phobos.kernels.cpu.team import Team
 from phobos.kernels.cpu.traffic import Traffic
-from phobos.kernels.cpu.weights import fill_weights, packer_of, plan_weights
+from phobos.kernels.cpu.weights import plan_weights
 from phobos.kernels.loading import LoadReport
 from phobos.kernels.standing import Standing
 from phobos.kernels.workers import usable_threads
@@ -99,10 +100,7 @@ class CpuBackend:
         )
         self._launches = lowering.lower()
         self._buffer_arena = lowering.arena
-        kernels = self._kernels_of(self._launches)
-        report = LoadReport(progress, len(kernels))
-        self._steps = encode_steps(self._launches, load_kernels(kernels, report.kernel))
-        fill_weights(gguf, self._weights, self._weight_arena, self.n_threads, report.weights)
+        report = self._load(gguf, progress)
         self._n_passes = 0
         self._reported_pass, self._reports_memory = requested_pass(), reports_memory()
         if self._reports_memory:
@@ -123,11 +121,20 @@ class CpuBackend:
         address = self._batch_arena.take(n_bytes)
         return self._batch_arena.view(address, n_bytes).view(dtype)
 
-    def _kernels_of(self, launches: tuple[Launch, ...]) -> list[str]:
-        """Names of all kernels that loading and running take, each once."""
-        packers = (packer_of(weight) for weight in self._weights.values())
-        names = (*(launch.kernel for launch in launches), *(name for name in packers if name is not None))
-        return list(dict.fromkeys((*names, *TEAM_KERNELS)))
+    def _load(self, gguf: GGUF, progress: Progress) -> LoadReport:
+        """Load the kernels, packers first, and fill the weights meanwhile."""
+        with Packing(gguf, self._weights, self._weight_arena, self.n_threads) as packing:
+            launched = (launch.kernel for launch in self._launches)
+            kernels = tuple(dict.fromkeys((*packing.packers, *launched, *TEAM_KERNELS)))
+            report = LoadReport(progress, len(kernels))
+
+            def take(kernel: LoadedKernel) -> None:
+                packing.take(kernel)
+                report.kernel(kernel)
+
+            self._steps = encode_steps(self._launches, load_kernels(kernels, take))
+            packing.wait(report.weights)
+        return report
 
     def _rows_view(self, buffer: Buffer, lowering: Lowering) -> FloatArray:
         """All rows of a buffer."""
