@@ -264,6 +264,22 @@ def test_footer_tells_when_the_context_is_full(bench: MakeBench) -> None:
     assert "cut off by the limit" in desk.session.footer(desk.front.ask("go"))
 
 
+def test_footer_and_stats_tell_how_many_guesses_were_right(bench: MakeBench) -> None:
+    def script(request: GenerationRequest, tokens: tuple[int, ...], choice: int) -> Iterator[Event | float]:
+        yield TextDelta("x")
+        end = finished(tokens, 9)
+        yield end if "plainly" in str(request.messages) else replace(end, timings=replace(end.timings, **guesses))
+
+    guesses = {"n_draft": 8, "n_draft_accepted": 6}
+    desk = bench(script)
+    assert "guess" not in desk.session.footer(desk.front.ask("say it plainly"))
+    assert not any(name == "guessing" for name, _ in desk.session.describe_stats())
+    desk.session.transcript.turns.clear()
+    for _ in range(2):
+        assert " tok/s · 6/8 guessed · " in desk.session.footer(desk.front.ask("again"))
+    assert ("guessing", "75% of 16 tokens right") in desk.session.describe_stats()
+
+
 def test_deciding_reads_and_writes_nothing(bench: MakeBench) -> None:
     desk = bench()
     desk.desk.ask("my package never came")

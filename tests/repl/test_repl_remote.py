@@ -315,6 +315,15 @@ def test_usage_after_the_finish_counts() -> None:
     assert isinstance(last, Finished) and (last.usage.n_prompt, last.usage.n_generated) == (3, 2)
 
 
+def test_guesses_are_read_from_the_timings() -> None:
+    last = list(
+        read_events(
+            iter(stream(delta(content="a"), {**STOP, "timings": {"draft_n": 8, "draft_n_accepted": 6}})), ADDRESS
+        )
+    )[-1]
+    assert isinstance(last, Finished) and (last.timings.n_draft, last.timings.n_draft_accepted) == (8, 6)
+
+
 @pytest.mark.parametrize("end", ["", "data: [DONE]\n\n"])
 def test_a_stream_cut_short_is_a_failure(end: str) -> None:
     with pytest.raises(UnavailableError, match="before it was whole"):

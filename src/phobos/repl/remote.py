@@ -301,5 +301,7 @@ class _ChunkFold:
                 (timings.get("prompt_ms") or 0.0) / 1000,
                 (timings.get("predicted_ms") or 0.0) / 1000,
                 timings.get("prompt_n") or 0,
+                timings.get("draft_n") or 0,
+                timings.get("draft_n_accepted") or 0,
             ),
         )

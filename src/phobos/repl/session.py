@@ -30,6 +30,8 @@ class Totals:
     n_generated: int = 0
     prompt_s: float = 0.0
     decode_s: float = 0.0
+    n_guessed: int = 0
+    n_guessed_right: int = 0
 
     def plus(self, answer: Answer) -> Totals:
         """With one more answer."""
@@ -43,6 +45,8 @@ class Totals:
             self.n_generated + usage.n_generated,
             self.prompt_s + timings.prompt_s,
             self.decode_s + timings.decode_s,
+            self.n_guessed + timings.n_draft,
+            self.n_guessed_right + timings.n_draft_accepted,
         )
 
 
@@ -107,7 +111,8 @@ class Session:
         return answer
 
     def footer(self, answer: Answer) -> str:
-        """The line under an answer: tokens, time to the first, rate, reuse, fill of the context."""
+        """The line under an answer: tokens, time to the first, rate, guesses that were right, reuse, fill of the
+        context."""
         parts = []
         finished = answer.finished
         n_tokens = finished.usage.n_generated if finished is not None else answer.n_deltas
@@ -117,7 +122,9 @@ class Session:
         if (rate := answer.rate) is not None:
             parts.append(f"{rate:.{0 if rate >= 99.5 else 1}f} tok/s")
         if finished is not None:
-            usage = finished.usage
+            usage, timings = finished.usage, finished.timings
+            if timings.n_draft:
+                parts.append(f"{timings.n_draft_accepted}/{timings.n_draft} guessed")
             parts.append(f"{usage.n_cached}/{usage.n_prompt} reused")
             parts.append(self._fill(usage.n_prompt + usage.n_generated))
             if finished.reason == "length":
@@ -152,6 +159,9 @@ class Session:
             rows.append(("reading", f"{n_computed / totals.prompt_s:.1f} tok/s"))
         if totals.decode_s > 0:
             rows.append(("writing", f"{totals.n_generated / totals.decode_s:.1f} tok/s"))
+        if totals.n_guessed:
+            right = f"{totals.n_guessed_right / totals.n_guessed:.0%} of {format_count(totals.n_guessed)} tokens right"
+            rows.append(("guessing", right))
         if self.last is not None and self.last.finished is not None:
             usage = self.last.finished.usage
             n_held = usage.n_prompt + usage.n_generated
