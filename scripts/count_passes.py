@@ -22,6 +22,7 @@ from phobos.kernels.cuda.cache import SlotCache
 from phobos.kernels.cuda.card import Launch
 from phobos.kernels.cuda.layout import quantized_stride
 from phobos.kernels.cuda.lower import Lowering
+from phobos.kernels.cuda.states import SlotStates
 from phobos.kernels.cuda.weights import Weight, place_weights, takes_codes
 from phobos.program.steps import Attention, Buffer, Embed, HeadMatMul, MatMul, Op, Program, RotateStore
 
@@ -140,7 +141,8 @@ def main(arguments: Sequence[str]) -> int:
             for name, info in gguf.tensors.items()
         )
     limits = (PROMPT_ROWS + 4, 36, 4096)
-    lowering = Lowering(program, weights, SlotCache(card, program.layers, 4, 4096), card, limits)
+    states = SlotStates(card, program.states, 4)
+    lowering = Lowering(program, weights, SlotCache(card, program.layers, 4, 4096), states, card, limits)
     decode = count_pass(program, lowering, weights, 1, CONTEXT)
     prompt = count_pass(program, lowering, weights, PROMPT_ROWS, PROMPT_ROWS)
     print("\n".join(format_table(f"One decode pass, {CONTEXT} positions in the cache", decode)))

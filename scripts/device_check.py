@@ -43,6 +43,9 @@ from phobos.kernels.cuda.backend import CudaBackend
 from phobos.kernels.cuda.card import Launch, NvidiaCard, missing_part
 from phobos.kernels.cuda.compiler import Kernel, load_code
 from phobos.kernels.cuda.layout import NORM_THREADS, WARP
+from phobos.kernels.split import SplitBackend, Stage
+from phobos.program.stages import cut_program, find_borders
+from phobos.program.steps import Program
 
 LIMIT_S = 340.0
 TEST_S = 120.0  # of them for the tests of kernels
@@ -167,7 +170,7 @@ def measure_roofs(card: NvidiaCard) -> Roofs:
 
 def run_tests(number: int) -> Row:
     """The kernels' and the backend's own tests, on the card."""
-    files = ["tests/kernels/test_cuda_kernels.py", "tests/kernels/test_cuda_backend.py"]
+    files = [f"tests/kernels/test_cuda_{name}.py" for name in ("kernels", "recurrent", "backend")]
     environment = {**os.environ, "PHOBOS_TEST_CARD": str(number)}
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "--no-header", "-p", "no:cacheprovider", *files]
     try:
@@ -213,6 +216,24 @@ def compare(card: Backend, cpu: Backend, tokens: np.ndarray) -> list[Row]:
         ("  rows over chunks, slots and copies", "==" if is_equal else "differ", "ok" if is_equal else "FAILED"),
         ("  tokens chosen on the card", "==" if chosen else "differ", "ok" if chosen else "FAILED"),
     ]
+
+
+def compare_parted(
+    whole: Backend, program: Program, gguf: GGUF, limits: BackendLimits, number: int, tokens: np.ndarray
+) -> list[Row]:
+    """The model in two stages, both on the card: the bits it has whole."""
+    borders = find_borders(program)
+    if not borders:
+        return []
+    want = whole.run(make_rows(tokens, 0)).copy()
+    with contextlib.ExitStack() as stack:
+        stages = []
+        for part in cut_program(program, [borders[len(borders) // 2]]):
+            backend = CudaBackend(part, gguf, limits, NvidiaCard(number), lambda progress: None)
+            stack.callback(backend.close)
+            stages.append(Stage(backend, f"cuda:{number}", 0, 1))
+        is_equal = np.array_equal(SplitBackend(stages).run(make_rows(tokens, 0)), want)
+    return [("  layers in two parts", "==" if is_equal else "differ", "ok" if is_equal else "FAILED")]
 
 
 def measure(backend: CudaBackend, gguf: GGUF, tokens: np.ndarray, roofs: Roofs) -> list[Row]:
@@ -311,6 +332,7 @@ def check_model(path: Path, number: int, roofs: Roofs | None, table: Table) -> N
                 table.add(*compare(card, cpu, tokens[:N_COMPARED]))
             finally:
                 cpu.close()
+            table.add(*compare_parted(card, program, gguf, limits, number, tokens[:N_COMPARED]))
         finally:
             card.close()
 

@@ -248,7 +248,7 @@ class Threads:
             return
         assert parts[1] in ("global", "shared"), instruction.text
         base = self.read(address.base)
-        place = np.asarray(base).astype(np.uint64) + np.uint64(address.offset)
+        place = np.asarray(base).astype(np.uint64) + np.uint64(address.offset % (1 << 64))  # wraps below 0
         values = data if isinstance(data, tuple) else (data,)
         is_aligned = np.asarray(place) % np.uint64(kind.itemsize * len(values)) == 0
         assert (is_aligned if mask is None else is_aligned | ~mask).all(), f"not aligned: {instruction.text}"

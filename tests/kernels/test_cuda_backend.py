@@ -16,20 +16,19 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip insta
 from family_models import FAMILIES, write_family_model
 from one_op import join_batches, make_batch, open_on_ptx
 from phobos.archs import build_program
-from phobos.errors import PhobosError, UnsupportedModelError
+from phobos.errors import PhobosError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import Backend, BackendLimits
 from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.cuda.backend import CudaBackend, class_of, classes_up_to
 from phobos.kernels.cuda.compiler import find_kernel
-from phobos.program.steps import GatedDelta, MatchLength, Mix, Program, SelectiveScan, ShortConv, Sparsify
+from phobos.program.steps import Program
 from ptx_card import PtxCard
 from tiny_models import PACKED_TYPES, RECIPES, make_tokens, write_tiny_model
 
 pytestmark = pytest.mark.timeout(300)  # the first to want a kernel compiles it
 N = 20
-ELSEWHERE = (ShortConv, GatedDelta, SelectiveScan, Mix, MatchLength, Sparsify)  # ops that only the CPU has
 
 
 @contextmanager
@@ -140,13 +139,6 @@ def test_every_family(tmp_path: Path, name: str) -> None:
     else:
         file = write_family_model(FAMILIES[name], tmp_path / "m.gguf", FAMILIES[name].mixed)
     tokens = make_tokens(12)
-    with open_gguf(file) as gguf:
-        program = build_program(gguf)
-        if any(isinstance(op, ELSEWHERE) for op in program.ops):
-            limits = BackendLimits(64, 3, 32, 32, program.n_vocab)
-            with pytest.raises(UnsupportedModelError, match="use --device cpu"):
-                open_on_ptx(program, gguf, limits)
-            return
     with opened(file, "cpu") as backend:
         want = backend.run(make_batch(tokens)).copy()
     with opened(file, "cuda") as backend:

@@ -13,12 +13,15 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip insta
 from phobos.kernels.cuda.compiler import CompiledKernel, Kernel, load_code
 
 TARGETS = ((8, 0), (9, 0))
-MODULES = ("attention", "matmul", "matmul_tile", "moe", "norm", "pointwise", "probe", "rope", "sampling")
+MODULES = (
+    "attention", "delta", "matmul", "matmul_tile", "moe", "norm", "pointwise", "probe", "rope", "sampling", "scan",
+    "short_conv", "streams",
+)  # fmt: skip
 REGISTERS_OF_PROCESSOR = 65536
 SHARED_OF_BLOCK = 48 << 10
 # What a pass of one row runs most of: no value of theirs may live in memory.
 DECODE = re.compile(
-    r"matmul:\w+_1$|attention:attention_split|attention:attention_merge|norm:|pointwise:|rope:|moe:|sampling:"
+    r"matmul:\w+_1$|attention:attention_split|attention:attention_merge|norm:|pointwise:|rope:|moe:|sampling:|delta:|scan:|short_conv:|streams:"
 )
 
 

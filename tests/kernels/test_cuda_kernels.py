@@ -10,12 +10,13 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
-from gguf_writer import pack_tensor
+from gguf_writer import pack_tensor, random_blocks
 from one_op import OneOp, join_batches, loaded, make_batch, quantize_activations, random
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.kernels.backend import Batch, find_best
 from phobos.kernels.cuda.layout import PACKED
 from phobos.kernels.cuda.lower import CHOICE_SPAN
+from phobos.kernels.cuda.pack import PACKERS
 from phobos.program.steps import (
     Activate,
     Add,
@@ -43,6 +44,8 @@ from phobos.program.steps import (
 
 pytestmark = pytest.mark.timeout(300)  # the first to want a kernel compiles it
 F32 = GGMLType.F32
+#: Of types that share a kernel, one each here; the others are held against their values in `test_packed_levels`.
+OWN_KERNELS = tuple(kind for kind in PACKED if not PACKED[kind].table or kind == GGMLType.IQ4_XS)
 FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 
 
@@ -63,12 +66,17 @@ def assert_like_reference(one: OneOp, folder: Path, n: int, tolerance: float = 3
     assert np.array_equal(together[0][-1], alone[0][0])
 
 
-@pytest.mark.parametrize("kind", tuple(PACKED), ids=lambda kind: kind.name)
+def make_matrix(kind: GGMLType, n_rows: int, n_in: int) -> np.ndarray:
+    """Random values, or random blocks of types that nothing here writes."""
+    return random(3, n_rows, n_in) if TABLE[kind].quantize is not None else random_blocks(kind, n_rows, n_in, 3)
+
+
+@pytest.mark.parametrize("kind", OWN_KERNELS, ids=lambda kind: kind.name)
 def test_products(tmp_path: Path, kind: GGMLType) -> None:
     """Against exact arithmetic on the same quantized activations; outputs that fill no block, a bias, a scale, a
     residual, and only some of the weight's rows."""
     n_in, n_out = 768, 40
-    x, values = random(1, 24, n_in), random(3, n_out + 32, n_in)
+    x, values = random(1, 24, n_in), make_matrix(kind, n_out + 32, n_in)
     shape, data = pack_tensor(kind, values)
     w = TABLE[kind].dequantize(np.frombuffer(data, np.uint8)).reshape(shape).astype(np.float64)[16 : 16 + n_out]
     bias, residual = random(4, n_out + 32), random(5, 24, n_out)
@@ -86,12 +94,29 @@ def test_products(tmp_path: Path, kind: GGMLType) -> None:
         assert np.array_equal(got, found[-1][:n]), "a row's bits depend on its company"
 
 
-@pytest.mark.parametrize("kind", tuple(PACKED), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", OWN_KERNELS, ids=lambda kind: kind.name)
 def test_embedding(tmp_path: Path, kind: GGMLType) -> None:
     out = Buffer("out", 256)
-    one = OneOp({}, (Embed(out, "t", 2.0),), out, {"t": (kind, random(1, 40, 256))})
+    one = OneOp({}, (Embed(out, "t", 2.0),), out, {"t": (kind, make_matrix(kind, 40, 256))})
     ((got, want),) = run_both(one, tmp_path, make_batch([0, 39, 7, 7]))
     assert np.allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PACKED if PACKED[kind].table], ids=lambda kind: kind.name)
+def test_packed_levels(kind: GGMLType) -> None:
+    """Table, scales and codes give the file's values, also of blocks without a scale."""
+    blocks = random_blocks(kind, 64, 256, 3).reshape(-1, TABLE[kind].n_bytes)
+    if kind != GGMLType.IQ1_M:
+        where = np.flatnonzero((random_blocks(kind, 1, 256, 3) != random_blocks(kind, 1, 256, 3, size=0.7))[0])
+        blocks[3, where] = 0
+    want = TABLE[kind].dequantize(blocks).reshape(-1, 256)
+    codes, table, scales = PACKERS[kind](blocks)
+    assert table is None and scales is not None
+    each = np.stack([codes & 15, codes >> 4], axis=-1).reshape(-1, 16, 16)
+    d, small = scales[:, 16:].copy().view("<f4"), scales[:, :16].view(np.int8)
+    got = np.array(PACKED[kind].table, np.float32)[each] * (d * small)[:, :, None]
+    assert np.allclose(got.reshape(-1, 256), want, rtol=1e-6, atol=0)
+    assert codes.size + scales.size == 148 * len(blocks)
 
 
 def test_norms(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "run_tests", lambda number: ("every kernel against the reference", "3 passed", "ok"))
     monkeypatch.setattr(module, "time_best", lambda run, repeats=1: run() or 0.01)
     small = module.write_made_up
-    monkeypatch.setattr(module, "write_made_up", lambda path: small(path, 1, 256, 256, 300))
+    monkeypatch.setattr(module, "write_made_up", lambda path: small(path, 2, 256, 256, 300))
     return module
 
 
@@ -62,7 +62,7 @@ def test_all_parts_run(script: ModuleType, capsys: pytest.CaptureFixture[str], t
     ):  # fmt: skip
         assert sum(line.startswith(row) for line in out.splitlines()) == 1, out
     ok = [line.split("  ")[0] or line.split("  ")[1] for line in out.splitlines() if line.endswith(" ok")]
-    assert len(ok) == 6, out
+    assert len(ok) == 7, out
 
 
 def test_a_part_that_fails_is_a_row(script: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

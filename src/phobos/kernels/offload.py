@@ -18,6 +18,7 @@ from phobos.kernels.cuda.backend import SPARE_BYTES, CudaBackend, check_fit, des
 from phobos.kernels.cuda.cache import cache_bytes
 from phobos.kernels.cuda.card import Card
 from phobos.kernels.cuda.lower import buffer_sizes
+from phobos.kernels.cuda.states import slot_state_bytes
 from phobos.kernels.model_info import warn_of_widened
 from phobos.kernels.placement import place_most, place_pieces
 from phobos.kernels.split import SplitBackend, Stage, StageBackend
@@ -109,6 +110,7 @@ class Pieces:
         return [
             sum(self.weights[name].n_bytes for name in part.weights())
             + cache_bytes(part.layers, limits.n_slots, limits.n_ctx)
+            + limits.n_slots * slot_state_bytes(part.states)
             for part in self._parts
         ]
 

@@ -15,15 +15,17 @@ import numpy as np
 from phobos.counters import CardInfo
 from phobos.errors import PhobosError
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import BackendLimits, Batch, FloatArray, IntArray, Progress
+from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, IntArray, Progress
 from phobos.kernels.cpu.report import print_memory, reports_memory
 from phobos.kernels.cuda.cache import SlotCache, cache_bytes
 from phobos.kernels.cuda.card import Card, Launch
 from phobos.kernels.cuda.compiler import load_code
 from phobos.kernels.cuda.layout import HEADER_WORDS, KEY_TILE, Header
 from phobos.kernels.cuda.lower import Limits, Lowering, buffer_sizes, check_program
+from phobos.kernels.cuda.states import SlotStates, slot_state_bytes
 from phobos.kernels.cuda.weights import Weight, describe_weights, fill_weights, place_weights
 from phobos.kernels.loading import LoadReport
+from phobos.kernels.standing import Standing
 from phobos.program.steps import Program, matrices_of
 from phobos.sizes import format_bytes
 
@@ -47,7 +49,8 @@ def needed_bytes(program: Program, weights: dict[str, Weight], limits: BackendLi
     """Bytes of the card's memory that a model takes, beside what the driver needs for itself."""
     sizes = buffer_sizes(program, weights, (limits.max_rows, limits.max_outputs, limits.n_ctx))
     held = sum(weight.n_bytes for weight in weights.values())
-    return held + cache_bytes(program.layers, limits.n_slots, limits.n_ctx) + sum(sizes.values())
+    kept = cache_bytes(program.layers, limits.n_slots, limits.n_ctx) + limits.n_slots * slot_state_bytes(program.states)
+    return held + kept + sum(sizes.values())
 
 
 def describe_program(gguf: GGUF, program: Program) -> dict[str, Weight]:
@@ -73,7 +76,9 @@ class CudaBackend:
 
     def __init__(self, program: Program, gguf: GGUF, limits: BackendLimits, card: Card, progress: Progress) -> None:
         check_program(program)
-        self.limits = replace(limits, can_cut=True, cache_bytes=None, fork_block=KEY_TILE, chooses=True)
+        can_cut = not program.states
+        fork_block = KEY_TILE if can_cut else 0
+        self.limits = replace(limits, can_cut=can_cut, cache_bytes=None, fork_block=fork_block, chooses=True)
         self.bytes_read: int | None = None
         self._program = program
         self._card = card
@@ -82,8 +87,10 @@ class CudaBackend:
         self._weights = place_weights(card, described)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
         self._cache = SlotCache(card, program.layers, limits.n_slots, limits.n_ctx)
+        self._states = SlotStates(card, program.states, limits.n_slots)
+        self._standing = Standing(limits.n_slots)
         kernel_limits: Limits = (limits.max_rows, limits.max_outputs, limits.n_ctx)
-        self._lowering = Lowering(program, self._weights, self._cache, card, kernel_limits)
+        self._lowering = Lowering(program, self._weights, self._cache, self._states, card, kernel_limits)
         self._recordings: dict[tuple[int, int, int | None], Any] = {}
         kernels = self.kernel_names()
         report = LoadReport(progress, len(kernels))
@@ -167,6 +174,8 @@ class CudaBackend:
         last = max(int(batch.positions.max()), int(places.max()))
         if last >= limits.n_ctx or int(batch.slots.max()) >= limits.n_slots:
             raise ValueError("a row of the batch lies outside the cache")
+        if not limits.can_cut:
+            self._standing.advance(batch)
         self._batch[Header.N_ROWS], self._batch[Header.N_OUTPUTS] = n_rows, n_outputs
         arrays = (batch.tokens, batch.positions, batch.slots, batch.outputs, places, shared)
         for i, values in enumerate(arrays):
@@ -186,34 +195,46 @@ class CudaBackend:
     def copy_rows(self, source: int, target: int, n_rows: int) -> None:
         """See `Backend.copy_rows`."""
         self._cache.copy(source, target, n_rows)
+        if not self.limits.can_cut:
+            stands = self._standing.at(source) == n_rows
+            if stands:
+                self._states.copy(source, target)
+            self._standing.set(target, n_rows if stands else None)
 
     def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
         """See `Backend.copy_within`."""
         self._cache.copy_within(slot, source, target, n_rows)
 
     def save_state(self, slot: int) -> bytes:
-        """See `Backend.save_state`: all of a slot can be cut back."""
-        return b""
+        """See `Backend.save_state`."""
+        return self._states.save(slot)
 
     def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
         """See `Backend.restore_state`."""
-        if data:
-            raise ValueError(f"{len(data)} bytes are not the state of a slot that has none")
+        self._states.restore(slot, data)
+        self._standing.set(slot, n_rows)
 
     def save(self, slot: int, n_rows: int) -> bytes:
         """See `Backend.save`."""
-        return self._cache.save(slot, n_rows)
+        if not self.limits.can_cut:
+            self._standing.require(slot, n_rows)
+        return self._states.save(slot) + self._cache.save(slot, n_rows)
 
     def restore(self, slot: int, n_rows: int, data: bytes, n_saved: int) -> None:
         """See `Backend.restore`."""
-        self._cache.restore(slot, n_rows, data, n_saved)
+        n_bytes = self._states.slot_bytes
+        self._cache.restore(slot, n_rows, data[n_bytes:], n_saved)
+        self.restore_state(slot, n_rows, data[:n_bytes])
 
     def slot_bytes(self, n_rows: int) -> int:
         """See `Backend.slot_bytes`; on a card it is taken from the start."""
-        return self._cache.slot_bytes(n_rows)
+        states = STATE_COPIES * self._states.slot_bytes if n_rows else 0
+        return self._cache.slot_bytes(n_rows) + states
 
     def release(self, slot: int, keep: int = 0) -> None:
         """See `Backend.release`. The slot's memory stays reserved on the card: nothing else could use it."""
+        if keep == 0:
+            self._standing.set(slot, 0)
 
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""
@@ -225,7 +246,7 @@ class CudaBackend:
         """See `Backend.memory`."""
         return {
             "weights": sum(weight.n_bytes for weight in self._weights.values()),
-            "cache": self._cache.n_bytes,
+            "cache": self._cache.n_bytes + self._states.n_bytes,
             "scratch": self._lowering.n_bytes,
         }
 

@@ -16,11 +16,13 @@ from phobos.gguf.quants import GGMLType
 from phobos.kernels.cuda.intrinsics import (
     device,
     half_to_float,
+    load_f32,
     load_i8,
     load_u8,
     load_u16,
     load_u32,
     permute,
+    read_shared_words,
     read_two_words,
     read_words,
     word_as_float,
@@ -127,22 +129,54 @@ def _byte_words(codes, high, index):
     return a, b, c, d, e, f, g, h
 
 
+@device
+def _entries(nibbles, t0, t1, t2, t3):
+    """What the low four nibbles name in a table of 16 signed bytes: both halves of it looked up, then each byte's half
+    chosen."""
+    selector = nibbles & np.uint32(0x7777)
+    return permute(
+        permute(t0, t1, selector),
+        permute(t2, t3, selector),
+        np.uint32(0x3210) | ((nibbles & np.uint32(0x8888)) >> np.uint32(1)),
+    )
+
+
+@device
+def _level_words(codes, high, index):
+    """Nibbles in order through the table at `high`."""
+    t0, t1, t2, t3 = read_shared_words(high)
+    a, b, c, d = read_words(codes + 16 * index)
+    s = np.uint32(16)
+    return (
+        _entries(a, t0, t1, t2, t3), _entries(a >> s, t0, t1, t2, t3), _entries(b, t0, t1, t2, t3),
+        _entries(b >> s, t0, t1, t2, t3), _entries(c, t0, t1, t2, t3), _entries(c >> s, t0, t1, t2, t3),
+        _entries(d, t0, t1, t2, t3), _entries(d >> s, t0, t1, t2, t3),
+    )  # fmt: skip
+
+
+@device
+def _level_pair(codes, high, index, t):
+    t0, t1, t2, t3 = read_shared_words(high)
+    first, second = load_u16(codes + 16 * index + 2 * t), load_u16(codes + 16 * index + 8 + 2 * t)
+    return _entries(first, t0, t1, t2, t3), _entries(second, t0, t1, t2, t3)
+
+
+@device
+def _level_scales(scales, index):
+    at = scales + 20 * (index >> 3)
+    d = load_f32(at + 16)
+    return d * np.float32(load_i8(at + 2 * (index & 7))), d * np.float32(load_i8(at + 2 * (index & 7) + 1))
+
+
 def _make_table_words(values):
-    """Nibbles in order through a table of 16 signed bytes, by permutes of its four words."""
+    """Nibbles in order through a table of 16 signed bytes that is the type's own."""
     t0, t1, t2, t3 = (
         np.uint32(int.from_bytes(np.array(values[4 * i : 4 * i + 4], np.int8).tobytes(), "little")) for i in range(4)
     )
-    index_bits, top_bits, straight = np.uint32(0x7777), np.uint32(0x8888), np.uint32(0x3210)
 
     @device
     def entries(nibbles):
-        """Bytes of the low four nibbles: both halves of the table looked up, then each byte's half chosen."""
-        selector = nibbles & index_bits
-        return permute(
-            permute(t0, t1, selector),
-            permute(t2, t3, selector),
-            straight | ((nibbles & top_bits) >> np.uint32(1)),
-        )
+        return _entries(nibbles, t0, t1, t2, t3)
 
     @device
     def words(codes, high, index):
@@ -226,5 +260,8 @@ FORMATS: dict[GGMLType, Format] = {
     _T.Q5_K: _format(_T.Q5_K, _FIVE_BITS, _k_scales),
     _T.Q6_K: _format(_T.Q6_K, _SIX_BITS, _q6_scales, signed=True, has_minimum=False, halves=True),
     _T.IQ4_NL: _format(_T.IQ4_NL, _make_table_words(_IQ4_NL), _scale_only, signed=True, has_minimum=False),
+    _T.IQ4_XS: _format(
+        _T.IQ4_XS, (_level_words, _level_pair), _level_scales, signed=True, has_minimum=False, halves=True
+    ),
     _T.MXFP4: _format(_T.MXFP4, _make_table_words(_MXFP4), _mxfp4_scales, signed=True, has_minimum=False),
 }

@@ -43,7 +43,8 @@ MAX_EXPERTS = 1024
 @dataclass(frozen=True)
 class PackedType:
     """A type's planes: bytes of codes and of further bits a block of 32, and of scales a block of `scaled` inputs.
-    `values` inputs a block of the file's type. Float types are one plane, of `code_bytes` a value."""
+    `values` inputs a block of the file's type. Float types are one plane, of `code_bytes` a value. A `table` of 16
+    signed bytes, which four-bit codes stand for, is the second plane of the whole matrix."""
 
     name: str
     values: int
@@ -52,7 +53,17 @@ class PackedType:
     scale_bytes: int = 0
     scaled: int = BLOCK
     is_float: bool = False
+    table: tuple[int, ...] = ()
 
+
+def _levels(*levels: int) -> PackedType:
+    """Of types held as levels of single values, a scale for every 16: a small whole number times a float32 for 256."""
+    return PackedType("iq4_xs", 256, 16, 0, 20, 256, table=(*levels, *(0,) * (16 - len(levels))))
+
+
+_EIGHTHS = _levels(-9, -7, -1, 1, 7, 9)  # -1, 0 and 1, each moved by an eighth
+_TWO_BITS = _levels(-43, -25, -8, 8, 25, 43)
+_WHOLE = _levels(*range(-4, 4))
 
 PACKED: dict[GGMLType, PackedType] = {
     GGMLType.Q8_0: PackedType("q8_0", 32, 32, 0, 2),
@@ -65,6 +76,17 @@ PACKED: dict[GGMLType, PackedType] = {
     GGMLType.Q6_K: PackedType("q6_k", 256, 16, 8, 20, 256),
     GGMLType.IQ4_NL: PackedType("iq4_nl", 32, 16, 0, 2),
     GGMLType.MXFP4: PackedType("mxfp4", 32, 16, 0, 1),
+    GGMLType.IQ4_XS: _levels(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+    GGMLType.Q3_K: _WHOLE,  # 1.35 of the file's bytes
+    GGMLType.IQ3_XXS: _levels(*(sign * x for sign in (1, -1) for x in (4, 12, 20, 28, 36, 44, 52, 62))),  # 1.51
+    GGMLType.IQ3_S: _levels(*range(-15, 16, 2)),  # 1.35
+    GGMLType.IQ2_XXS: _TWO_BITS,  # 2.24
+    GGMLType.IQ2_XS: _TWO_BITS,  # 2.00
+    GGMLType.IQ2_S: _TWO_BITS,  # 1.80
+    GGMLType.IQ1_S: _EIGHTHS,  # 2.96
+    GGMLType.IQ1_M: _EIGHTHS,  # 2.64
+    GGMLType.TQ1_0: _WHOLE,  # 2.74
+    GGMLType.TQ2_0: _WHOLE,  # 2.24
     GGMLType.F32: PackedType("f32", 1, 4, is_float=True),
     GGMLType.F16: PackedType("f16", 1, 2, is_float=True),
     GGMLType.BF16: PackedType("bf16", 1, 2, is_float=True),
@@ -98,7 +120,11 @@ def plane_bytes(kind: PackedType, n_out: int, n_in: int) -> tuple[int, int, int]
     if kind.is_float:
         return n_out * n_in * kind.code_bytes, 0, 0
     n_blocks = n_out * (n_in // BLOCK)
-    return n_blocks * kind.code_bytes, n_blocks * kind.high_bytes, n_out * (n_in // kind.scaled) * kind.scale_bytes
+    return (
+        n_blocks * kind.code_bytes,
+        n_blocks * kind.high_bytes + len(kind.table),
+        n_out * (n_in // kind.scaled) * kind.scale_bytes,
+    )
 
 
 def packed_bytes(kind: PackedType, n_out: int, n_in: int) -> int:

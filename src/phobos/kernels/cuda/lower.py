@@ -13,7 +13,7 @@ import numpy as np
 
 from phobos.errors import UnsupportedModelError
 from phobos.kernels.activations import find_float_readers
-from phobos.kernels.cuda import mixtures
+from phobos.kernels.cuda import mixtures, recurrent
 from phobos.kernels.cuda.cache import SlotCache
 from phobos.kernels.cuda.card import Card, Launch
 from phobos.kernels.cuda.layout import (
@@ -35,6 +35,7 @@ from phobos.kernels.cuda.layout import (
     round_up,
     span_of,
 )
+from phobos.kernels.cuda.states import SlotStates
 from phobos.kernels.cuda.weights import Weight, takes_codes
 from phobos.program.steps import (
     Activate,
@@ -64,6 +65,7 @@ from phobos.program.steps import (
     SoftCap,
     Sparsify,
     Splice,
+    StateLayer,
     Temper,
     writes_of,
 )
@@ -105,9 +107,7 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
 def check_program(program: Program) -> None:
     """`UnsupportedModelError` for shapes that the kernels cannot take."""
     for op in program.ops:
-        if isinstance(op, ShortConv | GatedDelta | SelectiveScan | Mix | MatchLength | Sparsify):
-            raise UnsupportedModelError(f"{type(op).__name__} steps do not run on a card yet: use --device cpu")
-    for op in program.ops:
+        recurrent.check_recurrent(op)
         if isinstance(op, Attention) and (
             op.layer.k_dim % 8 or op.layer.v_dim % 2 or op.layer.v_dim > 2 * WARP * VALUE_PAIRS[-1]
         ):
@@ -123,11 +123,18 @@ class Lowering:
     """Places all memory of a pass once; then `lower` gives the launches of a shape class."""
 
     def __init__(
-        self, program: Program, weights: Mapping[str, Weight], cache: SlotCache, card: Card, limits: Limits
+        self,
+        program: Program,
+        weights: Mapping[str, Weight],
+        cache: SlotCache,
+        states: SlotStates,
+        card: Card,
+        limits: Limits,
     ) -> None:
         self._program = program
         self.weights = weights
         self._cache = cache
+        self.states = states
         self.limits = limits
         self.span = span_of(limits[2])
         self._n_spans = -(-limits[2] // self.span)
@@ -173,6 +180,10 @@ class Lowering:
     def vector(self, name: str | None) -> int:
         """Address of a float32 tensor; 0 for none."""
         return self.weights[name].planes[0] if name is not None else 0
+
+    def state_at(self, state: StateLayer) -> int:
+        """Address of a state of slot 0."""
+        return self.states.addresses[state.index]
 
     def tile_of(self, n_rows: int) -> int:
         """Rows of activations a product takes at once."""
@@ -277,6 +288,14 @@ class Lowering:
                 mixtures.lower_heads(self, op)
             case Route():
                 mixtures.lower_route(self, op)
+            case ShortConv():
+                recurrent.lower_short_conv(self, op)
+            case GatedDelta():
+                recurrent.lower_gated_delta(self, op)
+            case SelectiveScan():
+                recurrent.lower_selective_scan(self, op)
+            case Mix() | MatchLength() | Sparsify():
+                recurrent.lower_streams(self, op)
             case SoftCap() | Splice() | Add() | AddGated() | AddPosition() | Temper():
                 self._pointwise(op)
 

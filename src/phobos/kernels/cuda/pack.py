@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from phobos.gguf.decode import unpack_scales
 from phobos.gguf.quants import GGMLType
+from phobos.kernels.cuda.pack_levels import SCALES, make_packer
 
 Bytes = npt.NDArray[np.uint8]
 Planes = tuple[Bytes, Bytes | None, Bytes | None]
@@ -122,4 +123,5 @@ PACKERS: Mapping[GGMLType, Callable[[Bytes], Planes]] = {
     GGMLType.Q6_K: _pack_q6_k,
     GGMLType.IQ4_NL: _pack_iq4_nl,
     GGMLType.MXFP4: _pack_mxfp4,
+    **{kind: make_packer(kind) for kind in SCALES},
 }

@@ -93,6 +93,9 @@ def _send(gguf: GGUF, card: Card, weight: Weight, pool: ThreadPoolExecutor) -> I
         card.synchronize()
         yield 1.0
         return
+    if weight.kind.table:
+        card.upload(weight.planes[1], np.array(weight.kind.table, np.int8))
+        card.synchronize()
     blocks = data.reshape(-1, TABLE[kind].n_bytes)
     step = max(1, SLAB_BYTES // TABLE[kind].n_bytes)
     slabs = [blocks[first : first + step] for first in range(0, len(blocks), step)]
