@@ -20,6 +20,7 @@ from phobos.gguf.reader import open_gguf
 from phobos.kernels.cuda.backend import describe_program
 from phobos.kernels.cuda.cache import SlotCache
 from phobos.kernels.cuda.card import Launch
+from phobos.kernels.cuda.fusion import name_pairs
 from phobos.kernels.cuda.layout import quantized_stride
 from phobos.kernels.cuda.lower import Lowering
 from phobos.kernels.cuda.states import SlotStates
@@ -82,7 +83,8 @@ def count_launch(
         n_in = op.x.width
         x_bytes = rows * (quantized_stride(n_in) if takes_codes(weights, op.weight) else 4 * n_in)
         out_bytes = 4 * rows * op.out.width * (2 if isinstance(op, MatMul) and op.residual else 1)
-        return weights[op.weight].n_bytes + x_bytes + out_bytes, 2 * rows * n_in * op.out.width
+        n = launch.grid[2] if isinstance(op, MatMul) else 1  # products of one launch
+        return n * (weights[op.weight].n_bytes + out_bytes) + x_bytes, 2 * n * rows * n_in * op.out.width
     if isinstance(op, Attention) and kernel.startswith("attention") and "merge" not in kernel:
         layer = op.layer
         seen = min(context, layer.window) if layer.window else context
@@ -135,7 +137,8 @@ def main(arguments: Sequence[str]) -> int:
     with open_gguf(path) as gguf:
         program = build_program(gguf)
         card: Any = Ledger()
-        weights = place_weights(card, describe_program(gguf, program))
+        described = describe_program(gguf, program)
+        weights = place_weights(card, described, name_pairs(program, described))
         read = sum(
             info.n_bytes // (info.shape[0] if name == "token_embd.weight" and "output.weight" in gguf.tensors else 1)
             for name, info in gguf.tensors.items()

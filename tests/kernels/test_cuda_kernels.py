@@ -14,6 +14,7 @@ from gguf_writer import pack_tensor, random_blocks
 from one_op import OneOp, join_batches, loaded, make_batch, quantize_activations, random
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.kernels.backend import Batch, find_best
+from phobos.kernels.cuda.backend import CudaBackend
 from phobos.kernels.cuda.layout import PACKED
 from phobos.kernels.cuda.lower import CHOICE_SPAN
 from phobos.kernels.cuda.pack import PACKERS
@@ -92,6 +93,29 @@ def test_products(tmp_path: Path, kind: GGMLType) -> None:
         want = (seen[:n] @ w.T + bias[16 : 16 + n_out]) * 0.5 + residual[:n]
         assert np.max(np.abs(got - want) / size[:n]) < 1e-6
         assert np.array_equal(got, found[-1][:n]), "a row's bits depend on its company"
+
+
+@pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.IQ4_XS, F32], ids=lambda kind: kind.name)
+def test_pairs_of_products(tmp_path: Path, kind: GGMLType) -> None:
+    """Two neighbours of one input are one launch for few rows, with the bits they have apart."""
+    x, a, b, out = Buffer("x", 256), Buffer("a", 72), Buffer("b", 72), Buffer("out", 72)
+    weights = {name: (kind, make_matrix(kind, 72, 256)[::step]) for name, step in (("g", 1), ("u", -1))}
+    products = (MatMul(a, x, "g"), MatMul(b, x, "u"))
+    inputs = {"x": random(1, 24, 256)}
+    found = []
+    for ops in ((*products, Add(out, a, b, -1.0)), (products[0], Temper(a, 0.0, 1), products[1], Add(out, a, b, -1.0))):
+        with loaded(OneOp(inputs, ops, out, weights), tmp_path, "cuda", max_rows=24) as backend:
+            assert isinstance(backend, CudaBackend)
+            found.append([backend.run(make_batch(np.arange(n))).copy() for n in (1, 5, 24)])
+            few, many = (
+                [launch.grid[2] for launch in backend.launches(n, n) if launch.kernel.startswith("matmul")]
+                for n in (4, 24)
+            )
+            assert few == ([2] if len(ops) == 3 else [1, 1])
+            assert many == ([2] if len(ops) == 3 and kind == F32 else [1, 1])
+    for together, apart in zip(*found, strict=True):
+        assert np.array_equal(together, apart)
+        assert np.array_equal(together, found[0][-1][: len(together)])
 
 
 @pytest.mark.parametrize("kind", OWN_KERNELS, ids=lambda kind: kind.name)

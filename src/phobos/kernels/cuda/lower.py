@@ -16,6 +16,7 @@ from phobos.kernels.activations import find_float_readers
 from phobos.kernels.cuda import mixtures, recurrent
 from phobos.kernels.cuda.cache import SlotCache
 from phobos.kernels.cuda.card import Card, Launch
+from phobos.kernels.cuda.fusion import find_pairs
 from phobos.kernels.cuda.layout import (
     BLOCK,
     HEADER_WORDS,
@@ -138,6 +139,7 @@ class Lowering:
         self.limits = limits
         self.span = span_of(limits[2])
         self._n_spans = -(-limits[2] // self.span)
+        self._pairs = find_pairs(program, weights)
         self._float_readers = find_float_readers(program, lambda name: takes_codes(weights, name))
         self.batch_words = HEADER_WORDS + N_ARRAYS * limits[0]
         self.batch = card.allocate(4 * self.batch_words)
@@ -230,8 +232,14 @@ class Lowering:
         With `n_choices` the best of so many first tokens is found too, see `chosen_at`."""
         self.n_rows, self.n_outputs = n_rows, n_outputs
         self._launches, self._ops, self._quantized = [], [], set()
-        for op in self._program.ops:
-            self._lower(op)
+        for i, op in enumerate(self._program.ops):
+            pair = self._pairs.get(i)
+            before = self._pairs.get(i - 1)
+            if pair is not None and self._is_few(pair):
+                assert isinstance(op, MatMul)
+                self._matmul(op, pair)
+            elif before is None or not self._is_few(before):
+                self._lower(op)
             self._quantized -= writes_of(op)
             if isinstance(op, RmsNorm | LayerNorm | Glu | Activate | Attention) and self._makes_codes(op):
                 self._quantized.add(op.out.name)
@@ -362,7 +370,13 @@ class Lowering:
                 name, arguments = "temper", (self.at(out), self.positions, count, width, op.span, float(op.slope))
         self.emit(f"pointwise:{name}", arguments, op, self._values_grid(out, width))
 
-    def _matmul(self, op: MatMul) -> None:
+    def _is_few(self, op: MatMul) -> bool:
+        """Whether a product is of few rows, or of a type that tensor cores have no kernel for."""
+        kind = self.weights[op.weight].kind
+        return kind is None or kind.is_float or self.rows_of(op.out) < TILED_ROWS
+
+    def _matmul(self, op: MatMul, pair: MatMul | None = None) -> None:
+        """A product, with its `pair` (see `fusion.py`) as a second matrix."""
         weight = self.weights[op.weight]
         assert weight.kind is not None
         if takes_codes(self.weights, op.weight):
@@ -371,7 +385,7 @@ class Lowering:
             x, stride = self.at(op.x), 4 * op.x.width
         n_rows = self.rows_of(op.out)
         n_tile = self.tile_of(n_rows)
-        if n_rows >= TILED_ROWS and not weight.kind.is_float:
+        if not self._is_few(op):
             tiled = (
                 self.at(op.out), x, *weight.planes, self.vector(op.bias), self.at(op.residual), self.count_at(op.out),
                 op.out.width, op.x.width, op.first_row, stride, float(op.scale),
@@ -381,9 +395,11 @@ class Lowering:
             return
         arguments = (
             self.at(op.out), x, *weight.planes, self.vector(op.bias), self.at(op.residual), self.count_at(op.out),
-            0, 0, 1, op.out.width, op.x.width, op.first_row, stride, 4 * op.out.width, 0, 0, 0, float(op.scale),
+            0, 0, 1, op.out.width, op.x.width, op.first_row, stride, 4 * op.out.width,
+            *((op.out.width, 0, self.at(pair.out) - self.at(op.out)) if pair is not None else (0, 0, 0)),
+            float(op.scale),
         )  # fmt: skip
-        grid = (-(-op.out.width // ROWS_OF_BLOCK), -(-n_rows // n_tile), 1)
+        grid = (-(-op.out.width // ROWS_OF_BLOCK), -(-n_rows // n_tile), 1 if pair is None else 2)
         self.emit(f"matmul:matmul_{weight.kind.name}_{n_tile}", arguments, op, grid)
 
     def _rotate_store(self, op: RotateStore) -> None:
