@@ -39,6 +39,8 @@ ENDINGS = (
     "]]></param>",
     "</｜DSML｜parameter>",
     '<|"|>',
+    "<|close|>argument<|sep|>",
+    *(f"]<]minimax[>[</{name}>" for name in ("q", "city", "short", "y", "item")),
 )
 
 

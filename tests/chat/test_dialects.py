@@ -80,6 +80,13 @@ TWO_CALLS = {
     "functionary": "<function=get_weather>VALUES</function><function=ping>{}</function>",
     "gigachat": '<|function_call|>{"name": "get_weather", "arguments": VALUES}'
     '<|function_call|>{"name": "ping", "arguments": {}}',
+    "minimax-m3": 'N<tool_call>\nN<invoke name="get_weather">N<city>TEXTN</city>N<count>3N</count>N</invoke>\n'
+    'N<invoke name="ping">N</invoke>\nN</tool_call>'.replace("N<", "]<]minimax[>[<"),
+    "functionary-v3.2": ">>>get_weather\nVALUES>>>ping\n{}",
+    "kimi-tags": '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" '
+    'type="string"<|sep|>TEXT<|close|>argument<|sep|><|open|>argument key="count" type="number"<|sep|>3<|close|>'
+    'argument<|sep|><|close|>call<|sep|><|open|>call tool="ping" index="2"<|sep|><|close|>call<|sep|><|close|>tools'
+    "<|sep|>",
     "granite": '<|tool_call|>[{"name": "get_weather", "arguments": VALUES}, {"name": "ping", "arguments": {}}]',
     "command-r": 'Action:\n```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": VALUES\n    },'
     '\n    {\n        "tool_name": "ping",\n        "parameters": {}\n    }\n]```',
@@ -372,3 +379,24 @@ def test_arguments_of_a_python_call(written: str, arguments: str) -> None:
         f"<|tool_call_start|>[get_weather({written})]<|tool_call_end|>",
         Answer(calls=(("get_weather", arguments),), order=("call 0",)),
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ("<list>N<item>1N</item>N<item>2N</item>N</list>", '{"list": [1, 2]}'),
+        ("<list>N</list>", '{"list": []}'),
+        ("<more>N<a>xN</a>N<b>N<c>trueN</c>N</b>N</more>", '{"more": {"a": "x", "b": {"c": true}}}'),
+        ("<more>N</more>", '{"more": {}}'),
+        ("<other>N<item>7N</item>N<item>N<k>vN</k>N</item>N</other>", '{"other": [7, {"k": "v"}]}'),
+        ("<other>N</other>", '{"other": ""}'),
+        ("<city> a <b> & ]<]mini \nN</city>", '{"city": " a <b> & ]<]mini \\n"}'),
+        ("<count>threeN</count>N<flag>trueN</flag>", '{"count": "three", "flag": true}'),
+        ("<city>N<item>1N</item>N</city>", '{"city": "]<]minimax[>[<item>1]<]minimax[>[</item>"}'),
+    ],
+)
+def test_nested_tags(written: str, arguments: str) -> None:
+    call = f'N<tool_call>\nN<invoke name="get_weather">N{written}N</invoke>\nN</tool_call>'.replace(
+        "N<", "]<]minimax[>[<"
+    )
+    check("minimax-m3", call, Answer(calls=(("get_weather", arguments),), order=("call 0",)))

@@ -87,6 +87,11 @@ def test_a_named_function_is_the_one(name: str) -> None:
 
 
 OPENED = {
+    "functionary-v3.2": ">>>gamma\n",
+    "kimi-tags": "<|open|>tools<|sep|>",
+    "minimax-m3": "]<]minimax[>[<tool_call>",
+    "granite": "<|tool_call|>",
+    "command-r": "Action:\n```json",
     "hermes": "<tool_call>",
     "qwen-xml": "<tool_call>",
     "minicpm": '<function name="',

@@ -395,6 +395,7 @@ def render_request(template: ChatTemplate, request: GenerationRequest) -> list[S
     if request.continue_assistant and last is not None and last.role == "assistant" and not last.tool_calls:
         segments = template.render(messages[:-1], tools, **variables)
         begun = _close_reasoning(template, segments, last.reasoning or "")
+        begun += template.own_text(next((head for tail, head in _ANSWER_HEADS if _tail(begun).endswith(tail)), ""))
         return [*begun, Segment(last.content or "", False)]
     segments = template.render(messages, tools, **variables)
     if request.prefill_thinking is not None:
@@ -404,7 +405,15 @@ def render_request(template: ChatTemplate, request: GenerationRequest) -> list[S
     return segments if variables["enable_thinking"] else _close_reasoning(template, segments, "")
 
 
-_REASONING_PAIRS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
+_REASONING_PAIRS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<mm:think>", "</mm:think>"),
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+)
+# What a prompt may end with that says whom the next part is for, and how a part for the user goes on.
+_ANSWER_HEADS = ((">>>", "all\n"),)
 
 
 def _tail(segments: Sequence[Segment]) -> str:

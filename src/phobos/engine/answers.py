@@ -39,6 +39,7 @@ class Answers:
             self.dialect,
             offered_tools(request),
             in_reasoning=self._opens_reasoning(request, tokens),
+            begun=self._tail(tokens, N_TAIL).endswith(self.dialect.begins_in),
             used_ids={call.id for message in request.messages for call in message.tool_calls},
             shown_ids=self.grammars.shown_ids,
         )
@@ -54,9 +55,13 @@ class Answers:
         """Whether the prompt ends inside a thinking block."""
         prefill = request.prefill_thinking or ""
         n_tail = N_TAIL + 2 * len(prefill)
-        tail = self._tokenizer.decode(tokens[-n_tail:], special=True, continues=True)
+        tail = self._tail(tokens, n_tail)
         begun = tail.removesuffix(prefill) if prefill else tail
         return begun.rstrip().endswith(self.dialect.reasoning.begin)
+
+    def _tail(self, tokens: Sequence[int], n: int) -> str:
+        """The end of a prompt as text."""
+        return self._tokenizer.decode(tokens[-n:], special=True, continues=True)
 
 
 def choose_answers(template: ChatTemplate | None, tokenizer: Tokenizer) -> tuple[Answers, ChatTemplate | None]:

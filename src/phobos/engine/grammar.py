@@ -140,7 +140,7 @@ class Grammars:
         must_call = bool(tools) and request.tool_choice.kind in ("required", "function")
         if not tools and request.output.kind == "text":
             return None
-        thinks = request.thinking or request.prefill_thinking is not None or self.dialect.calls.without_tools
+        thinks = request.thinking or request.prefill_thinking is not None or self.dialect.thinks_unasked
         key = _key(request, tools, thinks)
         with self._lock:
             if (kept := self._plans.get(key)) is not None:
@@ -204,7 +204,7 @@ class Grammars:
     def _closers(self, tools: Sequence[ToolSpec], format_kind: str) -> Closers:
         """What ends the parts of an answer of calls, of a format, or of either."""
         calls = self.dialect.calls
-        texts = calls.closers if tools else ()
+        texts = calls.closers(tools) if tools else ()
         if format_kind in ("regex", "grammar") or (tools and not calls.writes_json):
             return Closers((*texts, "}", "]", '"'))
         return Closers(texts, is_json=True)

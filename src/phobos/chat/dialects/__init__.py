@@ -23,18 +23,24 @@ from phobos.chat.dialects.json_families import (
     NEMOTRON,
 )
 from phobos.chat.dialects.kimi import KIMI
+from phobos.chat.dialects.kimi_tags import KIMI_TAGS
 from phobos.chat.dialects.lfm import LFM
 from phobos.chat.dialects.llama3 import LLAMA3
 from phobos.chat.dialects.minicpm import MINICPM
 from phobos.chat.dialects.mistral import MISTRAL, MISTRAL_ARGS, MISTRAL_IDS
+from phobos.chat.dialects.nested_tags import MINIMAX_M3
 from phobos.chat.dialects.plain import PLAIN
 from phobos.chat.dialects.qwen_xml import QWEN_XML
+from phobos.chat.dialects.recipients import FUNCTIONARY_RECIPIENTS
 
 DIALECTS: tuple[Dialect, ...] = (
     HARMONY,
     LFM,
     GEMMA,
     KIMI,
+    KIMI_TAGS,
+    FUNCTIONARY_RECIPIENTS,
+    MINIMAX_M3,
     DEEPSEEK_R1,
     DEEPSEEK,
     DEEPSEEK_TAGS,

@@ -85,8 +85,7 @@ class CallForm(Protocol):
 
     `openers` are the texts that begin one. `opens_at_name`: these are so common in plain text that only an offered
     name makes a call of them; `at_start`: only before the answer's first text; `without_tools`: they mean something
-    even where no tools are offered. `writes_json`: arguments are JSON. `closers`: the texts that end a part
-    of a call, a call or a section, innermost first.
+    even where no tools are offered. `writes_json`: arguments are JSON.
     """
 
     @property
@@ -100,13 +99,14 @@ class CallForm(Protocol):
     @property
     def writes_json(self) -> bool: ...
     @property
-    def closers(self) -> tuple[str, ...]: ...
-    @property
     def markers(self) -> Iterable[str]:
         """All texts in which the markers stand that a vocabulary may have as control tokens."""
 
     def read(self, opener: str, reader: Reader, turn: Turn) -> Parse[None]:
         """Read one section of calls, whose opener has been read. Raises `Mismatch` at the first wrong character."""
+
+    def closers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """The texts that end a part of a call of these tools, a call or a section, innermost first."""
 
     def grammar(self, tools: Sequence[ToolSpec], *, parallel: bool, opening: Opening | None) -> str:
         """Lark rules, `calls` first: all calls of an answer, or what may follow an opening."""
@@ -115,8 +115,9 @@ class CallForm(Protocol):
 @dataclass(frozen=True)
 class Dialect:
     """A family of output syntax. `dropped` are markers that stand for nothing; `answer_begin` and `answer_end` stand
-    round an answer's text, and `message_begin` before that where it is not the first message. `fits` tells from a
-    template's text whether it is the template's."""
+    round an answer's text, and `message_begin` before that where it is not the first message. `begins_in` is what the
+    prompt ends with where that opens the answer's first part. `thinks_unasked`: an answer may begin with a block that
+    nobody asked for. `fits` tells from a template's text whether it is the template's."""
 
     name: str
     calls: CallForm
@@ -126,6 +127,8 @@ class Dialect:
     answer_begin: str = ""
     answer_end: str = ""
     message_begin: str = ""
+    begins_in: str = ""
+    thinks_unasked: bool = False
 
     @property
     def marker_text(self) -> str:

@@ -26,12 +26,15 @@ class GemmaCalls:
     at_start: bool = False
     without_tools: bool = False
     writes_json: bool = False
-    closers: tuple[str, ...] = (_QUOTE, _END)
 
     @property
     def markers(self) -> Iterable[str]:
         """See `CallForm`."""
         return (_BEGIN, _END, _QUOTE)
+
+    def closers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `CallForm`."""
+        return (_QUOTE, _END)
 
     def read(self, opener: str, reader: Reader, turn: Turn) -> Parse[None]:
         """See `CallForm`."""

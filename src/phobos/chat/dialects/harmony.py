@@ -26,12 +26,15 @@ class HarmonyCalls:
     at_start: bool = False
     without_tools: bool = True
     writes_json: bool = True
-    closers: tuple[str, ...] = ()
 
     @property
     def markers(self) -> Iterable[str]:
         """See `CallForm`."""
         return (_MESSAGE, "<|constrain|>", "<|call|>", "<|return|>", _END)
+
+    def closers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `CallForm`."""
+        return ()
 
     def read(self, opener: str, reader: Reader, turn: Turn) -> Parse[None]:
         """See `CallForm`."""
@@ -72,4 +75,5 @@ HARMONY = Dialect(
     dropped=(_END, "<|return|>", "<|call|>"),
     answer_begin=f"{_CHANNEL}final{_MESSAGE}",
     message_begin=f"{_START}assistant",
+    thinks_unasked=True,
 )

@@ -51,8 +51,7 @@ class JsonCalls:
         """See `CallForm`."""
         return (self.begin, self.end)
 
-    @property
-    def closers(self) -> tuple[str, ...]:
+    def closers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """See `CallForm`."""
         return (self.end,) if self.end else ()
 

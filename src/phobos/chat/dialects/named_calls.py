@@ -43,8 +43,7 @@ class NamedCalls:
         """See `CallForm`."""
         return (self.begin, self.end, self.call_begin, self.name_end, self.call_end, self.id_begin)
 
-    @property
-    def closers(self) -> tuple[str, ...]:
+    def closers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """See `CallForm`."""
         return (self.end,) if self.end else ()
 

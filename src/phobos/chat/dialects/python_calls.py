@@ -39,8 +39,7 @@ class PythonCalls:
         """See `CallForm`."""
         return (self.begin, self.end)
 
-    @property
-    def closers(self) -> tuple[str, ...]:
+    def closers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """See `CallForm`."""
         return ("'", ")", "]" + self.end)
 

@@ -44,7 +44,8 @@ class Scanner:
     """See the module. Owned by one sequence.
 
     `is_certain`: what opened is held to be a call, so one that is cut off is no text. `shown_ids` are the control
-    tokens whose spelling stands in the text it is given; calls get none of `used_ids`.
+    tokens whose spelling stands in the text it is given; calls get none of `used_ids`. `begun`: the prompt ended as the
+    dialect's `begins_in` says.
     `in_reasoning`: the next character is reasoning. `opening`: the call at hand, from the moment it opened.
     `answer_from`: the position at which the answer begins, behind the thinking block if there was one.
     """
@@ -55,6 +56,7 @@ class Scanner:
         tools: Sequence[ToolSpec] = (),
         *,
         in_reasoning: bool = False,
+        begun: bool = True,
         used_ids: Collection[str] = (),
         shown_ids: frozenset[int] = frozenset(),
     ) -> None:
@@ -90,6 +92,9 @@ class Scanner:
         self._markers = markers
         longest_first = sorted(markers, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if markers else None
+        if dialect.begins_in and begun:
+            self._held, self._opener = 0, dialect.begins_in
+            self._call = calls.read(self._opener, self._reader, self)
 
     # Fed by the sequence
 

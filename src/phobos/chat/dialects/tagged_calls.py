@@ -63,8 +63,7 @@ class TaggedCalls:
         tags = (self.call_begin, self.name_end, self.key_begin, self.key_end, self.value_end, self.call_end)
         return (self.begin, self.end, *tags)
 
-    @property
-    def closers(self) -> tuple[str, ...]:
+    def closers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """See `CallForm`."""
         ends = (self.value_end, self.call_end, self.end)
         cdata = (_CDATA_END + self.value_end,) if self.has_cdata else ()
@@ -96,19 +95,15 @@ class TaggedCalls:
         return goes_on
 
     def _read_call(self, reader: Reader, turn: Turn) -> Parse[None]:
-        written: list[str] = []
-        name_end, key_begin, call_end = self.name_end.strip(), self.key_begin.strip(), self.call_end.split()[0]
-        ends = (name_end,) if name_end else ("\n", key_begin, call_end)
-        end = yield from reader.until(ends, written.append, limit=MAX_NAME)
-        if end in (key_begin, call_end):
-            reader.seek(reader.position - len(end))
-        tool = turn.tool("".join(written).strip())
+        key_begin, call_end = self.key_begin.strip(), self.call_end.split()[0]
+        tool = turn.tool((yield from self.read_name(reader)))
         n_read = 0
         while True:
             yield from reader.spaces()
             if (yield from reader.comes(call_end)):
                 break
-            yield from reader.loose(key_begin)
+            yield from reader.spaces()
+            yield from reader.literal(key_begin)
             yield from self._read_argument(reader, turn, tool, n_read)
             n_read += 1
         if not n_read:
@@ -117,7 +112,18 @@ class TaggedCalls:
         turn.add("}")
         yield from read_end(self.call_end, reader, turn)
 
-    def _read_argument(self, reader: Reader, turn: Turn, tool: ToolSpec, index: int) -> Parse[None]:
+    def read_name(self, reader: Reader) -> Parse[str]:
+        """The name of a tool, and what stands between it and the arguments."""
+        written: list[str] = []
+        name_end, key_begin, call_end = self.name_end.strip(), self.key_begin.strip(), self.call_end.split()[0]
+        ends = (name_end,) if name_end else ("\n", key_begin, call_end)
+        end = yield from reader.until(ends, written.append, limit=MAX_NAME)
+        if end in (key_begin, call_end):
+            reader.seek(reader.position - len(end))
+        return "".join(written).strip()
+
+    def read_key(self, reader: Reader) -> Parse[tuple[str, bool | None]]:
+        """The name of an argument and what stands between it and its text, which may say that it is a string or not."""
         key: list[str] = []
         tags = re.split(r"(?<=>)\s*(?=<)", self.key_end.strip())
         is_string: bool | None = None
@@ -130,9 +136,12 @@ class TaggedCalls:
             for tag in tags[1:]:
                 yield from reader.spaces()
                 yield from reader.literal(tag)
+        return "".join(key).strip(), is_string
+
+    def _read_argument(self, reader: Reader, turn: Turn, tool: ToolSpec, index: int) -> Parse[None]:
+        name, is_string = yield from self.read_key(reader)
         if not index:
             turn.start(tool.name)
-        name = "".join(key).strip()
         schema = tool.parameters.get("properties", {}).get(name, {})
         turn.add(("{" if not index else ", ") + f"{json.dumps(name, ensure_ascii=False)}: ")
         if self.pad:
@@ -176,11 +185,20 @@ class TaggedCalls:
         named = []
         for i, tool in enumerate(tools):
             named.append(f"call_{i}")
-            rules.append(f"call_{i}: {lark.literal(tool.name + self.name_end)} {self._arguments(i, tool, rules)}")
+            rules.append(f"call_{i}: {self.write_head(tool)} {self._arguments(i, tool, rules)}")
         separator = self.gap + self.call_begin if self.begin else self.between + self.call_begin
         more = f"({lark.literal(separator)} named)*" if several else ""
         end = lark.literal(self.end) if in_section else ""
         return "\n".join((f"calls: {lark.literal(begin)} named {more} {end}", f"named: {lark.choice(named)}", *rules))
+
+    def write_head(self, tool: ToolSpec) -> str:
+        """A tool's name up to the arguments, as a Lark body."""
+        return lark.literal(tool.name + self.name_end)
+
+    def write_key(self, key: str, schema: Mapping[str, Any]) -> str:
+        """What stands before an argument's text."""
+        mark = f'" string="{str(is_text(schema)).lower()}">' if self.marks_strings else self.key_end
+        return self.key_begin + key + mark
 
     def _arguments(self, index: int, tool: ToolSpec, rules: list[str]) -> str:
         """The body of a call's arguments, in the schema's order."""
@@ -189,10 +207,8 @@ class TaggedCalls:
         parts = []
         for j, (key, child) in enumerate(schema.get("properties", {}).items()):
             rule = f"value_{index}_{j}"
-            text = is_text(child)
-            mark = f'" string="{str(text).lower()}">' if self.marks_strings else self.key_end
             rules += self._value(rule, child)
-            body = f"{lark.literal(self.key_begin + key + mark + self.pad)} {rule}"
+            body = f"{lark.literal(self.write_key(key, child) + self.pad)} {rule}"
             parts.append(body if key in required else f"({body})?")
         return " ".join((*parts, lark.literal(self.call_end)))
 
