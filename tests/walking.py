@@ -40,6 +40,7 @@ ENDINGS = (
     "</｜DSML｜parameter>",
     '<|"|>',
     "<|close|>argument<|sep|>",
+    "</atem:parameter>",
     *(f"]<]minimax[>[</{name}>" for name in ("q", "city", "short", "y", "item")),
 )
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from phobos.chat.dialects import DIALECTS, choose_dialect, knows_reasoning
 from phobos.chat.dialects.plain import PLAIN
+from phobos.chat.dialects.scanner import Scanner
 from phobos.chat.messages import ToolSpec
-from reading import Answer, cut_every, read
+from reading import Answer, cut_every, fold, read
 
 WEATHER = ToolSpec(
     "get_weather",
@@ -98,6 +99,9 @@ TWO_CALLS = {name: text.replace("VALUES", ARGS).replace("TEXT", 'Münster "A"') 
 CALLS = (("get_weather", ARGS), ("ping", "{}"))
 # These write one call only.
 ONE_CALL = {
+    "atem": " to=self<|message|>hm<|eom|><|start|>assistant to=get_weather<|message|><atem:function_calls>\n"
+    '<atem:invoke name="get_weather">\n<atem:parameter name="city">Münster "A"</atem:parameter>\n'
+    '<atem:parameter name="count">3</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
     "llama3": '{"name": "get_weather", "parameters": VALUES}',
     "harmony": "<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.get_weather<|channel|>"
     "commentary json<|message|>VALUES",
@@ -400,3 +404,59 @@ def test_nested_tags(written: str, arguments: str) -> None:
         "N<", "]<]minimax[>[<"
     )
     check("minimax-m3", call, Answer(calls=(("get_weather", arguments),), order=("call 0",)))
+
+
+ATEM_PING = 'to=ping<|message|><atem:function_calls>\n<atem:invoke name="ping">\n</atem:invoke>\n</atem:function_calls>'
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (" to=user<|message|>Hi <|eom", Answer("Hi <|eom", order=("content",))),
+        ("<|message|>Hi", Answer("Hi", order=("content",))),
+        (
+            f" to=self<|message|> a\n<|eom|><|start|>assistant {ATEM_PING}<|eom|><|start|>assistant {ATEM_PING}",
+            Answer("", "a", (("ping", "{}"),) * 2, ("reasoning", "call 0", "call 1")),
+        ),
+        (
+            f" to=user<|message|>Wait.<|eom|><|start|>assistant {ATEM_PING}",
+            Answer("Wait.", calls=(("ping", "{}"),), order=("content", "call 0")),
+        ),
+        (" to=self<|message|>never closed", Answer(reasoning="never closed", order=("reasoning",))),
+        ("plain words", Answer("plain words", order=("content",))),
+    ],
+)
+def test_messages_by_recipient(text: str, wanted: Answer) -> None:
+    check("atem", text, wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("all\nHi >>> there", Answer("Hi >>> there", order=("content",))),
+        ("all\nHi.>>>ping\n{}", Answer("Hi.", calls=(("ping", "{}"),), order=("content", "call 0"))),
+        ("ping\n{}", Answer(calls=(("ping", "{}"),), order=("call 0",))),
+        ("we are all\nhere", Answer("we are all\nhere", order=("content",))),
+        ("pong\n{}", Answer("pong\n{}", order=("content",))),
+    ],
+)
+def test_parts_by_recipient(text: str, wanted: Answer) -> None:
+    check("functionary-v3.2", text, wanted)
+
+
+def test_an_answer_that_goes_on_has_no_recipient() -> None:
+    scanner = Scanner(BY_NAME["functionary-v3.2"], TOOLS, begun=False)
+    assert fold([*scanner.push("all\nof it"), *scanner.flush()]).content == "all\nof it"
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("<|close|>response<|sep|>", ""),
+        ("Hi.<|close|>response<|sep|><|close|>message<|sep|>", "Hi."),
+        ("<|open|>response<|sep|>Hi.<|close|>response<|sep|>", "Hi."),
+    ],
+)
+def test_a_response_in_tags(written: str, wanted: str) -> None:
+    answer = read(BY_NAME["kimi-tags"], TOOLS, cut_every(written, 3))
+    assert answer.content == wanted and not answer.calls

@@ -134,6 +134,18 @@ def test_calls_are_whole_in_every_dialect(dialect: Any) -> None:
         check_calls(found.answer, (TRIP,))
 
 
+@pytest.mark.parametrize("limit", [80, 200])
+def test_thoughts_leave_room_for_the_answer(limit: int) -> None:
+    grammars = Grammars(MarkerVocabulary(HERMES), HERMES)
+    schema = _object(a=STRING, n=NUMBER)
+    request = GenerationRequest("r", output=OutputFormat("json_schema", schema), thinking=True)
+    found = walk(grammars, request, 1, limit=limit, in_reasoning=True, loved="abcdefghijklmnopqrstuvwxyz ")
+    jsonschema.validate(json.loads(found.answer.content), schema)
+    assert len(found.answer.reasoning) > limit // 4
+    free = walk(grammars, GenerationRequest("r", thinking_budget=9999), 1, limit=limit, in_reasoning=True, loved="ab ")
+    assert len(free.answer.reasoning) > limit - 10 and not free.answer.content
+
+
 def test_a_call_that_opened_by_itself_is_whole_too() -> None:
     grammars = Grammars(MarkerVocabulary(HERMES), HERMES)
     script = grammars.vocabulary.encode("Well. <tool_call>")

@@ -48,7 +48,7 @@ BETA = ToolSpec("beta.x", "", {"type": "object", "properties": {}})
 GAMMA = ToolSpec("gamma", "", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
 TOOLS = (ALPHA, BETA, GAMMA)
 ALL = (*DIALECTS, PLAIN)
-SINGLE = ("llama3", "harmony")
+SINGLE = ("llama3", "harmony", "atem", "functionary-v3.2")
 
 
 @cache
@@ -87,6 +87,7 @@ def test_a_named_function_is_the_one(name: str) -> None:
 
 
 OPENED = {
+    "atem": " to=gamma<|message|>",
     "functionary-v3.2": ">>>gamma\n",
     "kimi-tags": "<|open|>tools<|sep|>",
     "minimax-m3": "]<]minimax[>[<tool_call>",

@@ -395,7 +395,7 @@ def render_request(template: ChatTemplate, request: GenerationRequest) -> list[S
     if request.continue_assistant and last is not None and last.role == "assistant" and not last.tool_calls:
         segments = template.render(messages[:-1], tools, **variables)
         begun = _close_reasoning(template, segments, last.reasoning or "")
-        begun += template.own_text(next((head for tail, head in _ANSWER_HEADS if _tail(begun).endswith(tail)), ""))
+        begun = _head_answer(template, begun)
         return [*begun, Segment(last.content or "", False)]
     segments = template.render(messages, tools, **variables)
     if request.prefill_thinking is not None:
@@ -413,7 +413,11 @@ _REASONING_PAIRS = (
     ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
 )
 # What a prompt may end with that says whom the next part is for, and how a part for the user goes on.
-_ANSWER_HEADS = ((">>>", "all\n"),)
+_ANSWER_HEADS = (
+    (">>>all", ">>>", "all\n"),
+    ("<atem:", "<|start|>assistant", " to=user<|message|>"),
+    ("<|channel|>", "<|start|>assistant", "<|channel|>final<|message|>"),
+)
 
 
 def _tail(segments: Sequence[Segment]) -> str:
@@ -427,6 +431,14 @@ def _close_reasoning(template: ChatTemplate, segments: list[Segment], reasoning:
     if end is None:
         return segments
     return [*segments, Segment(reasoning, False), *template.own_text(f"\n{end}\n\n")]
+
+
+def _head_answer(template: ChatTemplate, segments: list[Segment]) -> list[Segment]:
+    """The prompt with the head of a part for the user, where it ends before one."""
+    for mark, tail, head in _ANSWER_HEADS:
+        if mark in template.source and _tail(segments).endswith(tail):
+            return [*segments, *template.own_text(head)]
+    return segments
 
 
 def _open_reasoning(template: ChatTemplate, segments: list[Segment]) -> list[Segment]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from phobos.chat.dialects.dialect import Opening
 from phobos.chat.dialects.scanner import Scanner
-from phobos.engine.closing import Ending, JsonState
+from phobos.engine.closing import RESERVE, Ending, JsonState
 from phobos.engine.grammar import Grammars, Plan
 from phobos.errors import UnavailableError
 from phobos.kernels.backend import IntArray
@@ -141,14 +141,25 @@ class Binding:
         return self._next_call_task(plan, scanner)
 
     def _bind_thoughts(self) -> None:
-        """Close the block once it has had its tokens; and where an answer must follow it, do not let it be the end."""
+        """Close the block once it has had its tokens; and where an answer must follow it, do not let it be the end, nor
+        take the tokens which that needs."""
         vocabulary = self._grammars.vocabulary
-        if self._budget is not None and self._n_thoughts >= self._budget:
+        is_late = self._is_late()
+        if is_late or (self._budget is not None and self._n_thoughts >= self._budget):
             self._budget = None
+            self.is_cut |= is_late
             self._forced.extend(vocabulary.encode(self._grammars.dialect.reasoning.closing, special=True))
             self._fixed = self._only((self._forced[0],))
         elif self._plan is not None and self._plan.whole:
             self._fixed = self._grammars.all_but_ends
+
+    def _is_late(self) -> bool:
+        """Whether the answer that must follow the thoughts needs all tokens that are left."""
+        plan, n_allowed = self._plan, self._n_allowed
+        if plan is None or not plan.whole or n_allowed is None:
+            return False
+        least = plan.n_least + RESERVE
+        return n_allowed - self._n_chosen <= max(least, min(least + plan.n_least, n_allowed // 2))
 
     def _has_called_enough(self, scanner: Scanner | None) -> bool:
         """Whether no further call should begin: the last one said what one before it did, or there may not be room for

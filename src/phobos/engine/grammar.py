@@ -197,7 +197,7 @@ class Grammars:
             after=after,
             closers=closers,
             n_names=_count_names(request.output, tools),
-            n_least=self._count_least(first, closers),
+            n_least=self._count_least(after, closers),
             tools=tools,
         )
 

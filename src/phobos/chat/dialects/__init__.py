@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from phobos.chat.dialects.atem import ATEM
 from phobos.chat.dialects.deepseek import DEEPSEEK, DEEPSEEK_R1, DEEPSEEK_TAGS, DEEPSEEK_V4
 from phobos.chat.dialects.dialect import Dialect
 from phobos.chat.dialects.functionary import FUNCTIONARY
@@ -35,6 +36,7 @@ from phobos.chat.dialects.recipients import FUNCTIONARY_RECIPIENTS
 
 DIALECTS: tuple[Dialect, ...] = (
     HARMONY,
+    ATEM,
     LFM,
     GEMMA,
     KIMI,
@@ -75,7 +77,7 @@ def choose_dialect(template: str | None, *, knows_tools: bool = True) -> Dialect
     found = next((dialect for dialect in DIALECTS if dialect.fits(template)), None)
     if found is None:
         return PLAIN
-    if knows_tools or found is HARMONY:  # harmony's channels stand in every answer
+    if knows_tools or found.calls.without_tools:  # their messages stand in every answer
         return found
     return replace(PLAIN, reasoning=found.reasoning)
 

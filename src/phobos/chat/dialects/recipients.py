@@ -67,5 +67,6 @@ FUNCTIONARY_RECIPIENTS = Dialect(
     RecipientCalls(),
     lambda template: f"{_MARK}{_ALL}" in template,
     answer_begin=f"{_ALL}\n",
+    message_begin=_MARK,
     begins_in=_MARK,
 )

@@ -92,7 +92,8 @@ class Scanner:
         self._markers = markers
         longest_first = sorted(markers, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if markers else None
-        if dialect.begins_in and begun:
+        self._in_head = bool(dialect.begins_in) and begun and not in_reasoning  # its opener is the prompt's end
+        if self._in_head:
             self._held, self._opener = 0, dialect.begins_in
             self._call = calls.read(self._opener, self._reader, self)
 
@@ -203,7 +204,7 @@ class Scanner:
 
     def _end_call(self) -> None:
         """The form has read its section."""
-        self._held = None
+        self._held, self._in_head = None, False
         self._account()
         self._call = self.opening = None
         self._fresh = False
@@ -225,6 +226,9 @@ class Scanner:
         self._reader.seek(self._held)
         self._held = None
         self._account()
+        if self._in_head:
+            self._in_head = False
+            return
         # The same opener must not be found again: give away its first character with the white space before it.
         spaces = len(self._reader.rest) - len(self._reader.rest.lstrip())
         self._emit_content(spaces + 1)

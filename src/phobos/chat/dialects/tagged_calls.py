@@ -185,7 +185,7 @@ class TaggedCalls:
         named = []
         for i, tool in enumerate(tools):
             named.append(f"call_{i}")
-            rules.append(f"call_{i}: {self.write_head(tool)} {self._arguments(i, tool, rules)}")
+            rules.append(f"call_{i}: {self.write_head(tool)} {self.write_arguments(i, tool, rules)}")
         separator = self.gap + self.call_begin if self.begin else self.between + self.call_begin
         more = f"({lark.literal(separator)} named)*" if several else ""
         end = lark.literal(self.end) if in_section else ""
@@ -200,7 +200,7 @@ class TaggedCalls:
         mark = f'" string="{str(is_text(schema)).lower()}">' if self.marks_strings else self.key_end
         return self.key_begin + key + mark
 
-    def _arguments(self, index: int, tool: ToolSpec, rules: list[str]) -> str:
+    def write_arguments(self, index: int, tool: ToolSpec, rules: list[str]) -> str:
         """The body of a call's arguments, in the schema's order."""
         schema = lark.arguments_schema(tool)
         required = schema.get("required", [])
