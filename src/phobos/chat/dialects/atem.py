@@ -71,7 +71,8 @@ class AtemCalls:
         """See `CallForm`."""
         if opening is not None:
             tools = [tool for tool in tools if opening.name in (None, tool.name)]
-        named, rules = [], []
+        named: list[str] = []
+        rules: list[str] = []
         begin, end = lark.literal(TAGS.begin + TAGS.call_begin), lark.literal(TAGS.end)
         for i, tool in enumerate(tools):
             body = f"{begin} {TAGS.write_head(tool)} {TAGS.write_arguments(i, tool, rules)} {end}"
