@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from phobos.chat.messages import Message, ToolSpec
-from phobos.chat.template import ChatTemplate
-from small_vocabulary import shared_files
+from phobos.chat.template import ChatTemplate, fit_dialect
+from small_vocabulary import shared_files, shared_folder
 from template_conversations import BOS, CALL, CONVERSATIONS, EOS, WEATHER, calling, result
 
 EXPECTED = json.loads((Path(__file__).parents[1] / "golden" / "template_renderings.json").read_text())
@@ -80,3 +80,23 @@ def test_what_people_write_brings_no_control_token(path: Path) -> None:
 
     evil = "x" + " ".join(sorted(spellings)) + "x"
     assert controls(evil) == controls("harmless")
+
+
+@pytest.mark.parametrize("name", ["deepseek-ai-DeepSeek-V3.1", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"])
+def test_a_template_that_knows_calls_and_no_tools_gets_an_introduction(name: str) -> None:
+    path = shared_folder("templates") / f"{name}.jinja"
+    dialect, template = fit_dialect(load(path))
+    assert dialect.name in ("deepseek", "deepseek-r1")
+    conversation = CONVERSATIONS["result"]
+    text = template.render_text(conversation.messages, conversation.tools)
+    assert "one JSON object a line" in text and '"description": "Get the weather"' in text
+    native = text.index("<｜tool▁calls▁begin｜>", text.index("Hello there"))
+    assert "Münster" in text[native:] and "<tool_call>" not in text and "12 degrees" in text[native:]
+    plain = CONVERSATIONS["turns"]
+    assert "JSON object" not in template.render_text(plain.messages, plain.tools)
+
+
+def test_every_template_that_knows_tools_has_a_dialect_of_its_own() -> None:
+    for path in sorted(shared_folder("templates").glob("*.jinja")):
+        dialect, template = fit_dialect(load(path))
+        assert dialect.name != "plain" or not (template.traits.knows_tools or template.traits.knows_calls), path.stem

@@ -126,12 +126,14 @@ def _content(text: str, traits: Traits) -> str | list[dict[str, str]]:
 class ToolWords:
     """How tools are put into text for a template that has no words for them.
 
-    `introduction` holds `{tools}`, which becomes one definition a line.
+    `introduction` holds `{tools}`, which becomes one definition a line. `only_introduce`: the template has words for
+    calls and results.
     """
 
     introduction: str
     write_calls: Callable[[Sequence[ToolCall]], str]
     write_result: Callable[[str], str]
+    only_introduce: bool = False
 
     def introduce(self, tools: Sequence[ToolSpec]) -> str:
         """The text that tells a model of its tools."""

@@ -153,9 +153,10 @@ class ChatTemplate:
         traits = self.traits
         messages = name_results(messages)
         in_text = bool(tools) and not traits.knows_tools
-        if in_text or not traits.knows_calls:
+        apart = in_text and not self._words.only_introduce
+        if apart or not traits.knows_calls:
             messages = calls_as_text(messages, self._words)
-        if in_text or not traits.knows_results:
+        if apart or not traits.knows_results:
             messages = results_as_text(messages, self._words)
         if in_text:
             messages, tools = tools_as_text(messages, tools, self._words), ()
@@ -325,9 +326,14 @@ def without_tools(template: ChatTemplate) -> ChatTemplate:
 def fit_dialect(template: ChatTemplate) -> tuple[Dialect, ChatTemplate]:
     """A template's dialect, and the template as it is to be used. One whose way of writing calls no dialect knows is
     not shown tools: they are asked for in the plain dialect's form. Where it has no words for past calls only, they
-    are written as its dialect does."""
+    are written as its dialect does; where it has none for definitions only, its dialect introduces them."""
     traits = template.traits
-    dialect = choose_dialect(template.source, knows_tools=traits.knows_tools)
+    knows_calls = traits.knows_calls and traits.knows_results
+    dialect = choose_dialect(template.source, knows_tools=traits.knows_tools, knows_calls=knows_calls)
+    if dialect.introduction and not traits.knows_tools:
+        fitted = copy(template)
+        fitted._words = replace(template._words, introduction=dialect.introduction, only_introduce=True)
+        return dialect, fitted
     if dialect is PLAIN and traits.knows_tools:
         return dialect, without_tools(template)
     write = getattr(dialect.calls, "write", None)

@@ -69,15 +69,18 @@ DIALECTS: tuple[Dialect, ...] = (
 )
 
 
-def choose_dialect(template: str | None, *, knows_tools: bool = True) -> Dialect:
+def choose_dialect(template: str | None, *, knows_tools: bool = True, knows_calls: bool = False) -> Dialect:
     """The dialect of a chat template, by its text. `knows_tools` is false where the template has no words for tools;
-    then calls are asked for in the plain dialect's form, whatever the model's own."""
+    then calls are asked for in the plain dialect's form, whatever the model's own, unless the template `knows_calls`
+    with their results and the dialect can introduce tools."""
     if template is None:
         return PLAIN
     found = next((dialect for dialect in DIALECTS if dialect.fits(template)), None)
     if found is None:
         return PLAIN
     if knows_tools or found.calls.without_tools:  # their messages stand in every answer
+        return found
+    if knows_calls and found.introduction:
         return found
     return replace(PLAIN, reasoning=found.reasoning)
 

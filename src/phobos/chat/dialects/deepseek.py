@@ -37,8 +37,21 @@ def _tags(section: str) -> TaggedCalls:
     )
 
 
-DEEPSEEK_R1 = Dialect("deepseek-r1", R1, lambda template: SECTION in template and "```json" in template)
-DEEPSEEK = Dialect("deepseek", V3, lambda template: SECTION in template)
+def _introduce(form: NamedCalls) -> str:
+    """How a model is told of its tools where the template leaves that to the system message."""
+    call = f"{form.call_begin}<name>{form.name_end}<arguments as JSON>{form.fence_end}{form.call_end}"
+    return (
+        "## Tools\nYou may call these tools, one JSON object a line:\n{tools}\n\n"
+        "To call one, write exactly this, with its name and arguments that fit its parameters:\n"
+        f"{form.begin}{call}{form.end}\n"
+        f"For several calls repeat what stands between {form.begin} and {form.end}."
+    )
+
+
+DEEPSEEK_R1 = Dialect(
+    "deepseek-r1", R1, lambda template: SECTION in template and "```json" in template, introduction=_introduce(R1)
+)
+DEEPSEEK = Dialect("deepseek", V3, lambda template: SECTION in template, introduction=_introduce(V3))
 DEEPSEEK_TAGS = Dialect(
     "deepseek-tags", _tags("function_calls"), lambda template: _TAG in template and "function_calls>" in template
 )

@@ -117,7 +117,8 @@ class Dialect:
     """A family of output syntax. `dropped` are markers that stand for nothing; `answer_begin` and `answer_end` stand
     round an answer's text, and `message_begin` before that where it is not the first message. `begins_in` is what the
     prompt ends with where that opens the answer's first part. `thinks_unasked`: an answer may begin with a block that
-    nobody asked for. `fits` tells from a template's text whether it is the template's."""
+    nobody asked for. `introduction` tells of tools, `{tools}` in it, where a template knows calls and results and no
+    definitions. `fits` tells from a template's text whether it is the template's."""
 
     name: str
     calls: CallForm
@@ -129,6 +130,7 @@ class Dialect:
     message_begin: str = ""
     begins_in: str = ""
     thinks_unasked: bool = False
+    introduction: str = ""
 
     @property
     def marker_text(self) -> str:
