@@ -7,12 +7,23 @@ a lane; `scale(w, b)` and `minimum(w, b)` the block's, one a lane. Every functio
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phobos.gguf.quants import GGMLType
-from phobos.kernels.cpu.access import vload_f16, vload_i8_f32, vload_u8, vload_u8_f32, vload_u8_i32
+from phobos.kernels.cpu.access import (
+    vload,
+    vload_bf16,
+    vload_f16,
+    vload_i8_f32,
+    vload_u8,
+    vload_u8_f32,
+    vload_u8_i32,
+)
+from phobos.kernels.cpu.compiler import Kernel
 from phobos.kernels.cpu.layout import PACKED, PackedType
 from phobos.kernels.cpu.simd import (
     as_float,
@@ -37,6 +48,13 @@ class Format(NamedTuple):
     codes: Any
     scale: Any
     minimum: Any
+
+
+class FloatFormat(NamedTuple):
+    """How 16 weights that are floats in memory are loaded, and the bytes of each."""
+
+    load: Any
+    bytes_each: int
 
 
 @inlined
@@ -433,3 +451,27 @@ FORMATS: dict[GGMLType, Format] = {
     GGMLType.IQ3_XXS: Format(PACKED[GGMLType.IQ3_XXS], _iq3_xxs_codes, _iq3_xxs_scale, _iq3_xxs_minimum),
     GGMLType.IQ3_S: Format(PACKED[GGMLType.IQ3_S], _q4_k_codes, _iq3_s_scale, _iq3_s_minimum),
 }
+
+FLOAT_FORMATS: dict[str, FloatFormat] = {
+    "f32": FloatFormat(vload, 4),
+    "f16": FloatFormat(vload_f16, 2),
+    "bf16": FloatFormat(vload_bf16, 2),
+}
+
+
+def make_lookup_of_kernels(
+    head: str, of_packed: Callable[[Format], Kernel], of_floats: Callable[[str, FloatFormat], Kernel]
+) -> Callable[[str], Kernel]:
+    """A module's `__getattr__`: its kernel `head_TYPE` is made when asked for, since there are as many as types."""
+
+    @cache
+    def find(name: str) -> Kernel:
+        for form in FORMATS.values():
+            if name == f"{head}_{form.kind.name}":
+                return of_packed(form)
+        for kind, floats in FLOAT_FORMATS.items():
+            if name == f"{head}_{kind}":
+                return of_floats(kind, floats)
+        raise AttributeError(f"no kernel {name}")
+
+    return find

@@ -23,6 +23,7 @@ from phobos.gguf.quants import GGMLType
 GROUP = 16  # output rows in a group: the lanes of a vector
 BLOCK = 32  # activations that share a scale
 LINE = 64  # bytes of a cache line
+PREFETCH_BYTES = 4096  # how far ahead weights are asked for
 KEY_TILE = 16  # keys whose k-th values lie together in the key cache
 ROW_TILE = 6  # rows a matrix-matrix tile holds in registers
 GROUP_TILE = 2  # groups it holds

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.access import (
     keep_loads_apart,
     keep_own_frame,
@@ -19,15 +18,23 @@ from phobos.kernels.cpu.access import (
     load_i64,
     prefetch,
     vload,
-    vload_bf16,
-    vload_f16,
     vload_u8,
     vstore,
     vstore_u8,
 )
 from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
-from phobos.kernels.cpu.formats import FORMATS, Format
-from phobos.kernels.cpu.layout import BLOCK, CHUNK_VALUES, GROUP, GROUP_TILE, ROW_TILE, STREAMED_ROWS, Header
+from phobos.kernels.cpu.float_products import make_float_sums
+from phobos.kernels.cpu.formats import FloatFormat, Format, make_lookup_of_kernels
+from phobos.kernels.cpu.layout import (
+    BLOCK,
+    CHUNK_VALUES,
+    GROUP,
+    GROUP_TILE,
+    PREFETCH_BYTES,
+    ROW_TILE,
+    STREAMED_ROWS,
+    Header,
+)
 from phobos.kernels.cpu.simd import (
     F32,
     I32,
@@ -44,7 +51,6 @@ from phobos.kernels.cpu.simd import (
 )
 from phobos.kernels.cpu.sync import take_work
 
-PREFETCH_BYTES = 4096
 _BATCH_PASS, _BATCH_SCRATCH, _BATCH_SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
 
 
@@ -228,15 +234,15 @@ def make_tile_sums(form: Format):
     return tile_sums
 
 
-def make_several_rows(form: Format):
-    """`several_rows(...)`: neighbouring groups, at most `GROUP_TILE`, with all rows of activations."""
-    tile_sums = make_tile_sums(form)
+def make_several_rows(sums):
+    """`several_rows(...)`: neighbouring groups, at most `GROUP_TILE`, with all rows of activations; `sums` is what
+    `make_tile_sums` or `make_float_sums` makes."""
 
     @inlined
     def several_rows(
         out, out_stride, x, x_stride, w, group_bytes, n_groups, bias, residual, n_rows, n_in, scale, scratch
     ):
-        acc = tile_sums(w, group_bytes, n_groups, x, x_stride, n_rows, n_in, scratch)
+        acc = sums(w, group_bytes, n_groups, x, x_stride, n_rows, n_in, scratch)
         for row in range(n_rows):
             for g in range(n_groups):
                 finish(
@@ -275,7 +281,7 @@ def make_stream(form: Format):
 
 def _make_matmul(form: Format) -> Kernel:
     stream = make_stream(form)
-    several_rows = make_several_rows(form)
+    several_rows = make_several_rows(make_tile_sums(form))
     values, record_bytes = form.kind.values, form.kind.record_bytes
 
     def matmul(
@@ -321,41 +327,10 @@ def _make_matmul(form: Format) -> Kernel:
     return kernel(matmul)
 
 
-def make_float_group(load, bytes_each: int):
-    """`group_rows(w, x, x_stride, n_rows, n_in, acc)`: one group of float weights with up to `ROW_TILE` rows of float
-    activations (rows past `n_rows` repeat the last one): four partial sums by input index mod 4, added in a fixed
-    order."""
-    new_sums, get_sum, put_sum = make_tile(F32, 4 * ROW_TILE)
-
-    @inlined
-    def group_rows(w, x, x_stride, n_rows, n_in, acc):
-        sums = new_sums()
-        for i in range(4 * ROW_TILE):
-            put_sum(sums, i, zeros())
-        whole = n_in // 4 * 4
-        for k in range(0, whole, 4):
-            for part in range(4):
-                value = load(w + (k + part) * 16 * bytes_each)
-                for m in range(ROW_TILE):
-                    at = x + min(m, n_rows - 1) * x_stride + 4 * (k + part)
-                    i = 4 * m + part
-                    put_sum(sums, i, fma(value, splat(load_f32(at)), get_sum(sums, i)))
-        for k in range(whole, n_in):
-            value = load(w + k * 16 * bytes_each)
-            for m in range(ROW_TILE):
-                at = x + min(m, n_rows - 1) * x_stride + 4 * k
-                put_sum(sums, 4 * m, fma(value, splat(load_f32(at)), get_sum(sums, 4 * m)))
-        for m in range(ROW_TILE):
-            low = get_sum(sums, 4 * m) + get_sum(sums, 4 * m + 1)
-            high = get_sum(sums, 4 * m + 2) + get_sum(sums, 4 * m + 3)
-            vstore(acc + 64 * m, low + high)
-
-    return group_rows
-
-
-def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
+def _make_float_matmul(name: str, form: FloatFormat) -> Kernel:
     """Float weights with float activations."""
-    group_rows = make_float_group(load, bytes_each)
+    several_rows = make_several_rows(make_float_sums(form))
+    vector_bytes = GROUP * form.bytes_each
 
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, residual: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int,
@@ -363,53 +338,24 @@ def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
     ):  # fmt: skip
         n_rows = load_i64(n_rows_at)
         n_groups = (n_out + GROUP - 1) // GROUP
+        group_bytes = n_in * vector_bytes
         out_stride = n_groups * 64
         x_stride = (4 * n_in + 63) // 64 * 64
-        acc = load_i64(batch + _BATCH_SCRATCH) + thread * load_i64(batch + _BATCH_SCRATCH_BYTES)
+        scratch = load_i64(batch + _BATCH_SCRATCH) + thread * load_i64(batch + _BATCH_SCRATCH_BYTES)
         pass_number = load_i64(batch + _BATCH_PASS)
         while True:
-            g = take_work(work, pass_number, n_groups)
-            if g < 0:
+            item = take_work(work, pass_number, (n_groups + GROUP_TILE - 1) // GROUP_TILE)
+            if item < 0:
                 return
-            for row in range(0, n_rows, ROW_TILE):
-                tile_rows = min(ROW_TILE, n_rows - row)
-                group_rows(weight + g * n_in * 16 * bytes_each, x + row * x_stride, x_stride, tile_rows, n_in, acc)
-                for m in range(tile_rows):
-                    finish(
-                        out + (row + m) * out_stride + 64 * g,
-                        vload(acc + 64 * m),
-                        bias + 64 * g if bias != 0 else 0,
-                        residual + (row + m) * out_stride + 64 * g if residual != 0 else 0,
-                        scale,
-                    )
+            g = item * GROUP_TILE
+            several_rows(
+                out + 64 * g, out_stride, x, x_stride, weight + g * group_bytes, group_bytes,
+                min(GROUP_TILE, n_groups - g), bias + 64 * g if bias != 0 else 0,
+                residual + 64 * g if residual != 0 else 0, n_rows, n_in, scale, scratch,
+            )  # fmt: skip
 
     matmul.__name__ = f"matmul_{name}"
     return kernel(matmul)
 
 
-matmul_q8_0 = _make_matmul(FORMATS[GGMLType.Q8_0])
-matmul_q4_0 = _make_matmul(FORMATS[GGMLType.Q4_0])
-matmul_q4_1 = _make_matmul(FORMATS[GGMLType.Q4_1])
-matmul_q5_0 = _make_matmul(FORMATS[GGMLType.Q5_0])
-matmul_q5_1 = _make_matmul(FORMATS[GGMLType.Q5_1])
-matmul_q2_k = _make_matmul(FORMATS[GGMLType.Q2_K])
-matmul_q3_k = _make_matmul(FORMATS[GGMLType.Q3_K])
-matmul_q4_k = _make_matmul(FORMATS[GGMLType.Q4_K])
-matmul_q5_k = _make_matmul(FORMATS[GGMLType.Q5_K])
-matmul_q6_k = _make_matmul(FORMATS[GGMLType.Q6_K])
-matmul_iq4_nl = _make_matmul(FORMATS[GGMLType.IQ4_NL])
-matmul_iq4_xs = _make_matmul(FORMATS[GGMLType.IQ4_XS])
-matmul_mxfp4 = _make_matmul(FORMATS[GGMLType.MXFP4])
-matmul_nvfp4 = _make_matmul(FORMATS[GGMLType.NVFP4])
-matmul_q1_0 = _make_matmul(FORMATS[GGMLType.Q1_0])
-matmul_q2_0 = _make_matmul(FORMATS[GGMLType.Q2_0])
-matmul_tq2_0 = _make_matmul(FORMATS[GGMLType.TQ2_0])
-matmul_iq1_s = _make_matmul(FORMATS[GGMLType.IQ1_S])
-matmul_iq1_m = _make_matmul(FORMATS[GGMLType.IQ1_M])
-matmul_iq2_xxs = _make_matmul(FORMATS[GGMLType.IQ2_XXS])
-matmul_iq2_xs = _make_matmul(FORMATS[GGMLType.IQ2_XS])
-matmul_iq3_xxs = _make_matmul(FORMATS[GGMLType.IQ3_XXS])
-matmul_iq3_s = _make_matmul(FORMATS[GGMLType.IQ3_S])
-matmul_f32 = _make_float_matmul("f32", vload, 4)
-matmul_f16 = _make_float_matmul("f16", vload_f16, 2)
-matmul_bf16 = _make_float_matmul("bf16", vload_bf16, 2)
+__getattr__ = make_lookup_of_kernels("matmul", _make_matmul, _make_float_matmul)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.access import (
     load_f32,
     load_i32,
@@ -18,15 +17,14 @@ from phobos.kernels.cpu.access import (
     store_i32,
     store_i64,
     vload,
-    vload_bf16,
-    vload_f16,
     vstore,
 )
 from phobos.kernels.cpu.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.elementary import exponential
-from phobos.kernels.cpu.formats import FORMATS, Format
-from phobos.kernels.cpu.layout import BLOCK, GROUP, GROUP_TILE, ROW_TILE, STREAMED_ROWS, Header, Order
-from phobos.kernels.cpu.matmul import finish, make_float_group, make_several_rows, make_stream
+from phobos.kernels.cpu.float_products import make_float_sums
+from phobos.kernels.cpu.formats import FloatFormat, Format, make_lookup_of_kernels
+from phobos.kernels.cpu.layout import BLOCK, GROUP, GROUP_TILE, STREAMED_ROWS, Header, Order
+from phobos.kernels.cpu.matmul import finish, make_several_rows, make_stream, make_tile_sums
 from phobos.kernels.cpu.norm import is_mine, quantize_block, share_of
 from phobos.kernels.cpu.simd import (
     inlined,
@@ -317,7 +315,7 @@ def _groups_an_item(n_active, n_groups, n_threads):
 
 def _make_matmul(form: Format) -> Kernel:
     stream = make_stream(form)
-    several_rows = make_several_rows(form)
+    several_rows = make_several_rows(make_tile_sums(form))
     values, record_bytes = form.kind.values, form.kind.record_bytes
 
     def matmul(
@@ -362,65 +360,38 @@ def _make_matmul(form: Format) -> Kernel:
     return kernel(matmul)
 
 
-def _make_float_matmul(name: str, load, bytes_each: int) -> Kernel:
-    group_rows = make_float_group(load, bytes_each)
+def _make_float_matmul(name: str, form: FloatFormat) -> Kernel:
+    several_rows = make_several_rows(make_float_sums(form))
+    vector_bytes = GROUP * form.bytes_each
 
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, order: Int, active: Int, batch: Int, work: Int, n_out: Int, n_in: Int,
         expert_rows: Int, first_row: Int, thread, n_threads,
     ):  # fmt: skip
         n_groups = n_out // GROUP
-        group_bytes = n_in * GROUP * bytes_each
+        n_units = (n_groups + GROUP_TILE - 1) // GROUP_TILE
+        group_bytes = n_in * vector_bytes
         x_stride = (4 * n_in + 63) // 64 * 64
         n_active = load_i64(order + _N_ACTIVE)
-        acc = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
+        scratch = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
         pass_number = load_i64(batch + _PASS)
         while True:
-            item = take_work(work, pass_number, n_active * n_groups)
+            item = take_work(work, pass_number, n_active * n_units)
             if item < 0:
                 return
-            g = item % n_groups
-            e = np.int64(load_i32(active + 4 * (item // n_groups)))
+            g = item % n_units * GROUP_TILE
+            e = np.int64(load_i32(active + 4 * (item // n_units)))
             start = load_i32(order + _STARTS + 4 * e)
             n_rows = load_i32(order + _STARTS + 4 * e + 4) - start
             rows = e * expert_rows + first_row
-            for row in range(0, n_rows, ROW_TILE):
-                tile_rows = min(ROW_TILE, n_rows - row)
-                source = x + x_stride * (start + row)
-                group_rows(weight + (rows // GROUP + g) * group_bytes, source, x_stride, tile_rows, n_in, acc)
-                for m in range(tile_rows):
-                    finish(
-                        out + 4 * n_out * (start + row + m) + 64 * g, vload(acc + 64 * m),
-                        bias + 4 * rows + 64 * g if bias != 0 else 0, 0, np.float32(1),
-                    )  # fmt: skip
+            several_rows(
+                out + 4 * n_out * start + 64 * g, 4 * n_out, x + x_stride * start, x_stride,
+                weight + (rows // GROUP + g) * group_bytes, group_bytes, min(GROUP_TILE, n_groups - g),
+                bias + 4 * rows + 64 * g if bias != 0 else 0, 0, n_rows, n_in, np.float32(1), scratch,
+            )  # fmt: skip
 
     matmul.__name__ = f"matmul_{name}"
     return kernel(matmul)
 
 
-matmul_q8_0 = _make_matmul(FORMATS[GGMLType.Q8_0])
-matmul_q4_0 = _make_matmul(FORMATS[GGMLType.Q4_0])
-matmul_q4_1 = _make_matmul(FORMATS[GGMLType.Q4_1])
-matmul_q5_0 = _make_matmul(FORMATS[GGMLType.Q5_0])
-matmul_q5_1 = _make_matmul(FORMATS[GGMLType.Q5_1])
-matmul_q2_k = _make_matmul(FORMATS[GGMLType.Q2_K])
-matmul_q3_k = _make_matmul(FORMATS[GGMLType.Q3_K])
-matmul_q4_k = _make_matmul(FORMATS[GGMLType.Q4_K])
-matmul_q5_k = _make_matmul(FORMATS[GGMLType.Q5_K])
-matmul_q6_k = _make_matmul(FORMATS[GGMLType.Q6_K])
-matmul_iq4_nl = _make_matmul(FORMATS[GGMLType.IQ4_NL])
-matmul_iq4_xs = _make_matmul(FORMATS[GGMLType.IQ4_XS])
-matmul_mxfp4 = _make_matmul(FORMATS[GGMLType.MXFP4])
-matmul_nvfp4 = _make_matmul(FORMATS[GGMLType.NVFP4])
-matmul_q1_0 = _make_matmul(FORMATS[GGMLType.Q1_0])
-matmul_q2_0 = _make_matmul(FORMATS[GGMLType.Q2_0])
-matmul_tq2_0 = _make_matmul(FORMATS[GGMLType.TQ2_0])
-matmul_iq1_s = _make_matmul(FORMATS[GGMLType.IQ1_S])
-matmul_iq1_m = _make_matmul(FORMATS[GGMLType.IQ1_M])
-matmul_iq2_xxs = _make_matmul(FORMATS[GGMLType.IQ2_XXS])
-matmul_iq2_xs = _make_matmul(FORMATS[GGMLType.IQ2_XS])
-matmul_iq3_xxs = _make_matmul(FORMATS[GGMLType.IQ3_XXS])
-matmul_iq3_s = _make_matmul(FORMATS[GGMLType.IQ3_S])
-matmul_f32 = _make_float_matmul("f32", vload, 4)
-matmul_f16 = _make_float_matmul("f16", vload_f16, 2)
-matmul_bf16 = _make_float_matmul("bf16", vload_bf16, 2)
+__getattr__ = make_lookup_of_kernels("matmul", _make_matmul, _make_float_matmul)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.access import (
     load_f32,
     load_i32,
@@ -12,8 +11,6 @@ from phobos.kernels.cpu.access import (
     load_u8,
     store_f32,
     vload,
-    vload_bf16,
-    vload_f16,
     vstore,
     vstore_u8,
 )
@@ -28,7 +25,7 @@ from phobos.kernels.cpu.elementary import (
     sigmoid,
     silu,
 )
-from phobos.kernels.cpu.formats import FORMATS, Format
+from phobos.kernels.cpu.formats import FloatFormat, Format, make_lookup_of_kernels
 from phobos.kernels.cpu.layout import BLOCK, GROUP, Header
 from phobos.kernels.cpu.norm import is_mine, quantize_block, share_of
 from phobos.kernels.cpu.simd import inlined, splat
@@ -113,7 +110,9 @@ def _make_embed(form: Format) -> Kernel:
     return kernel(embed)
 
 
-def _make_float_embed(name: str, load, bytes_each: int) -> Kernel:
+def _make_float_embed(name: str, form: FloatFormat) -> Kernel:
+    load, vector_bytes = form.load, GROUP * form.bytes_each
+
     @inlined
     def value_at(address, spare, lane):
         vstore(spare, load(address))
@@ -128,38 +127,13 @@ def _make_float_embed(name: str, load, bytes_each: int) -> Kernel:
         for row in range(n_rows):
             if is_mine(row, n_rows, thread, n_threads):
                 token = load_i32(tokens + 4 * row)
-                start = weight + token // GROUP * (width * GROUP * bytes_each)
+                start = weight + token // GROUP * (width * vector_bytes)
                 for k in range(first, last):
-                    value = value_at(start + k * GROUP * bytes_each, spare, token % GROUP)
+                    value = value_at(start + k * vector_bytes, spare, token % GROUP)
                     store_f32(out + stride * row + 4 * k, value * scale)
 
     embed.__name__ = f"embed_{name}"
     return kernel(embed)
 
 
-embed_q8_0 = _make_embed(FORMATS[GGMLType.Q8_0])
-embed_q4_0 = _make_embed(FORMATS[GGMLType.Q4_0])
-embed_q4_1 = _make_embed(FORMATS[GGMLType.Q4_1])
-embed_q5_0 = _make_embed(FORMATS[GGMLType.Q5_0])
-embed_q5_1 = _make_embed(FORMATS[GGMLType.Q5_1])
-embed_q2_k = _make_embed(FORMATS[GGMLType.Q2_K])
-embed_q3_k = _make_embed(FORMATS[GGMLType.Q3_K])
-embed_q4_k = _make_embed(FORMATS[GGMLType.Q4_K])
-embed_q5_k = _make_embed(FORMATS[GGMLType.Q5_K])
-embed_q6_k = _make_embed(FORMATS[GGMLType.Q6_K])
-embed_iq4_nl = _make_embed(FORMATS[GGMLType.IQ4_NL])
-embed_iq4_xs = _make_embed(FORMATS[GGMLType.IQ4_XS])
-embed_mxfp4 = _make_embed(FORMATS[GGMLType.MXFP4])
-embed_nvfp4 = _make_embed(FORMATS[GGMLType.NVFP4])
-embed_q1_0 = _make_embed(FORMATS[GGMLType.Q1_0])
-embed_q2_0 = _make_embed(FORMATS[GGMLType.Q2_0])
-embed_tq2_0 = _make_embed(FORMATS[GGMLType.TQ2_0])
-embed_iq1_s = _make_embed(FORMATS[GGMLType.IQ1_S])
-embed_iq1_m = _make_embed(FORMATS[GGMLType.IQ1_M])
-embed_iq2_xxs = _make_embed(FORMATS[GGMLType.IQ2_XXS])
-embed_iq2_xs = _make_embed(FORMATS[GGMLType.IQ2_XS])
-embed_iq3_xxs = _make_embed(FORMATS[GGMLType.IQ3_XXS])
-embed_iq3_s = _make_embed(FORMATS[GGMLType.IQ3_S])
-embed_f32 = _make_float_embed("f32", vload, 4)
-embed_f16 = _make_float_embed("f16", vload_f16, 2)
-embed_bf16 = _make_float_embed("bf16", vload_bf16, 2)
+__getattr__ = make_lookup_of_kernels("embed", _make_embed, _make_float_embed)
