@@ -2,13 +2,14 @@
 
     python scripts/check_clients.py MODEL.gguf [--folder DIR] [--only NAME ...]
 
-Prints one line a client: passed, failed (with its last words), or not installable. What each says is in
-`scripts/clients/`. With `--folder` what was installed is kept and used again. Exits with 1 where a client failed.
+Prints one line a client: passed with which versions, failed (with its last words), or not installable. What each says
+is in `scripts/clients/`. With `--folder` what was installed is kept and used again. Exits with 1 where a client failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -85,6 +86,19 @@ def _run_installer(command: list[str], home: Path) -> None:
         raise NotInstallableError((ran.stderr.strip().splitlines() or ["no reason given"])[-1])
 
 
+def read_versions(client: Client, folder: Path) -> str:
+    """What was installed, such as "openai 1.2.3"."""
+    home = folder / client.name.replace(" ", "-")
+    if client.is_node:
+        found = [json.loads((home / "node_modules" / name / "package.json").read_text()) for name in client.packages]
+        return ", ".join(f"{package['name']} {package['version']}" for package in found)
+    code = "import sys; from importlib.metadata import version as v; print(*[f'{n} {v(n)}' for n in sys.argv[1:]])"
+    python = str(home / "bin" / "python")
+    return subprocess.run(
+        [python, "-c", code, *client.packages], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
 def check(client: Client, folder: Path, address: str) -> str:
     """One client's outcome: "passed ...", "failed ..." or "not installable ..."."""
     try:
@@ -110,7 +124,7 @@ def check(client: Client, folder: Path, address: str) -> str:
     words = ran.stdout.strip().splitlines()
     if ran.returncode:
         return "failed: " + "\n    ".join([*words, *ran.stderr.strip().splitlines()][-12:])
-    return f"passed in {time.monotonic() - began_s:.1f} s: {words[-1]}"
+    return f"passed in {time.monotonic() - began_s:.1f} s with {read_versions(client, folder)}: {words[-1]}"
 
 
 def main() -> int:
