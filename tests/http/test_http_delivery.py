@@ -115,6 +115,28 @@ def test_the_first_text_of_an_answer_does_not_wait_for_the_rest_after_that_of_ot
     assert asyncio.run(run()) == [(0, TextDelta("c")), (1, TextDelta("d"))]
 
 
+def test_a_start_comes_with_the_first_text_or_in_a_while(monkeypatch):
+    monkeypatch.setattr(delivery, "START_S", 0.2)
+    start = Started(0, 1, 0, 1, 0.0)
+
+    async def run():
+        stream = EventStream(Mailbox(asyncio.get_running_loop()), 1)
+        stream.await_start()
+        sink = stream.sink(0)
+        sink(start)
+        assert await stream.next_batch(0.05) == []
+        sink(TextDelta("x"))
+        assert await stream.next_batch(5) == [(0, start), (0, TextDelta("x"))]
+        await asyncio.sleep(2 * LONGEST_REST_S)
+        began = time.monotonic()
+        stream.await_start()
+        sink(start)
+        assert await stream.next_batch(5) == [(0, start)]
+        assert time.monotonic() - began > 0.19
+
+    asyncio.run(run())
+
+
 def test_the_engine_hands_its_core_over_for_a_first_text_and_seldom(monkeypatch):
     naps = []
     monkeypatch.setattr(delivery.time, "sleep", naps.append)

@@ -4,9 +4,9 @@ The engine calls a sink for every event, so a sink only appends to a deque and, 
 asks the loop for one: a burst of events costs one wake-up for the whole listener. After text has been delivered the
 mailbox rests, for `REST_S` or as much longer as keeps the loop within `LOOP_SHARE` of a core: a fast model's tokens go
 out a few at a time, which costs the cores it runs on a fraction of what a wake-up a token would, and nobody can see
-the difference. What is not text (a start, an end) does not wait, and neither does the first text of an answer. For that
-one the engine's thread even gives its core away for `HANDOVER_S`, now and then: its team keeps every core busy, and
-who wakes up beside it waits for a time slice.
+the difference. An end does not wait, and neither does the first text of an answer. For that one the engine's thread
+even gives its core away for `HANDOVER_S`, now and then: its team keeps every core busy, and who wakes up beside it
+waits for a time slice. A start waits for `START_S` at most: it comes just before the pass that everybody waits for.
 
 On the loop's side an `EventStream` hands out whole batches, so a slow reader gets its text in few large pieces. What
 a stream holds is bounded by what one request may generate.
@@ -19,11 +19,12 @@ import time
 from collections import deque
 from enum import Enum
 
-from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Sink, TextDelta, ToolCallDelta
+from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Sink, Started, TextDelta, ToolCallDelta
 from phobos.errors import PhobosError
 
 REST_S, LONGEST_REST_S = 0.008, 0.04
 LOOP_SHARE = 0.015
+START_S = 0.05
 HANDOVER_S, HANDOVER_EVERY_S = 0.0005, 0.05
 _DELTAS = (TextDelta, ReasoningDelta, ToolCallDelta)
 
@@ -60,6 +61,12 @@ class Mailbox:
                 self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:  # the loop is closed: nobody is left to read
                 self._events.clear()
+
+    def await_start(self) -> None:
+        """A request goes to the engine, on the loop: look for its start in a while, unless there is a reason before."""
+        if self._state is _State.IDLE:
+            self._state = _State.RESTING
+            self._rest = self._loop.call_later(START_S, self._deliver)
 
     def hand_over(self) -> None:
         """Leave this thread's core to the loop for a moment, unless that was done a moment ago."""
@@ -102,6 +109,10 @@ class EventStream:
         """So many choices are to end, and none has yet."""
         self._open = set(range(n_choices))
 
+    def await_start(self) -> None:
+        """The choices are about to be submitted."""
+        self._mailbox.await_start()
+
     def sink(self, choice: int) -> Sink:
         """The sink of one choice."""
         mailbox = self._mailbox
@@ -110,7 +121,7 @@ class EventStream:
         def deliver(event: Event) -> None:
             nonlocal spoke
             is_text = isinstance(event, _DELTAS)
-            mailbox.post(self, choice, event, can_wait=is_text and spoke)
+            mailbox.post(self, choice, event, can_wait=spoke if is_text else isinstance(event, Started))
             if is_text and not spoke:
                 spoke = True
                 mailbox.hand_over()

@@ -362,6 +362,7 @@ class Generations:
         if not engine.alive:
             raise self.failure or UnavailableError("the engine has stopped")
         run.submitted_s = time.monotonic()
+        run.events.await_start()
         for request, tokens in zip(job.requests, prompts, strict=True):
             for copy in range(request.n):
                 sink = run.events.sink(choice)
