@@ -20,7 +20,7 @@ help:
 	@echo "make check        format, lint, types, import contracts, file budget, generated docs"
 	@echo "make format       rewrite the sources in the project's format"
 	@echo "make docs         write docs/cli.md again from the commands"
-	@echo "make bench        measure the models in models/ and write docs/benchmarks.md (BENCH='--against llama.cpp')"
+	@echo "make bench        measure the models in models/ and write docs/benchmarks.md (BENCH='--against llama.cpp FOLDER')"
 	@echo "make referee      write tests/golden again with llama.cpp (builds llama-cpp-python)"
 	@echo "make test-models  fetch the three further test models (1.9 GB)"
 

@@ -1,10 +1,12 @@
 """Measure the models that are here and write the table of docs/benchmarks.md.
 
-    python scripts/write_benchmarks.py [--against llama.cpp] [--repetitions N] [--depth N ...] [MODEL.gguf ...]
+    python scripts/write_benchmarks.py [--against llama.cpp] [--repetitions N] [--depth N ...] [--deep N] [--types]
+                                       [MODEL.gguf or FOLDER ...]
 
-Each model is measured by `phobos-cli bench`, in a process of its own: one run to warm up, then `--repetitions` runs of
-each kind, the peer's in turn with ours. The table gives medians with the least and the most, and beside them what the
-machine could read and multiply in the same minute. Nothing else should run meanwhile.
+Each model, of `models/` unless others are named, is measured by `phobos-cli bench`, in a process of its own: one run to
+warm up, then `--repetitions` runs of each kind, the peer's in turn with ours. The table gives medians with the least
+and the most, and beside them what the machine could read and multiply then. `--deep N` measures the largest model again
+behind N tokens, `--types` the products of every tensor type (`measure_types.py`). Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -21,24 +23,39 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
+TYPES = Path(__file__).with_name("measure_types.py")
 VERSIONS = ("numba", "llvmlite", "numpy")
 METHOD = """\
-`make bench` writes this page: every model file in `models/` is measured by `phobos-cli bench`, a process each. `pp512`
+`make bench` writes this page: every model file is measured by `phobos-cli bench`, a process each. `pp512`
 is a prompt of 512 random tokens in one pass, `tg128` 128 single tokens one after the other, `x 8` eight conversations
 that decode together, `@ d4096` the same with 4096 tokens before. One run of each kind warms up, then each is run
 {repetitions} times{turns}; the table has the median, and the least and the most. *GB/s* are the packed weights' bytes
 that a decode pass reads, *of limit* their share of what all threads read from memory in the same process
 (a region of half a gigabyte, the best of five)."""
+TYPES_METHOD = """\
+`scripts/measure_types.py`: one row of activations with a matrix of half a gigabyte, 8 and 512 rows with a part of it;
+medians of five turns through all types. A multiply and an add count as two operations."""
 
 
-def measure(model: Path, given: argparse.Namespace) -> dict[str, Any]:
+def find_models(given: list[Path]) -> list[Path]:
+    """The model files named, those of folders included, smallest first; `SystemExit` where there is none."""
+    models = [file for path in given for file in (sorted(path.glob("*.gguf")) if path.is_dir() else [path])]
+    if not models:
+        raise SystemExit(f"there is no model in {', '.join(map(str, given))}: give the path of a .gguf file")
+    missing = [str(model) for model in models if not model.is_file()]
+    if missing:
+        raise SystemExit(f"there is no file {', '.join(missing)}: check the path")
+    return sorted(models, key=lambda model: model.stat().st_size)
+
+
+def measure(model: Path, given: argparse.Namespace, depths: list[int], rows: list[int]) -> dict[str, Any]:
     """What `phobos-cli bench --json` says of a model."""
     command = [sys.executable, "-m", "phobos.cli", "bench", str(model), "--json", "-r", str(given.repetitions)]
-    command += ["--rows", "1", "--rows", "8"] if not given.quick else []
-    for depth in given.depth or [0]:
-        command += ["--depth", str(depth)]
+    for flag, values in (("--rows", rows), ("--depth", depths)):
+        command += [word for value in values for word in (flag, str(value))]
     if given.against:
         command += ["--against", given.against]
+    print(f"measuring {model.name}{' behind ' + str(depths[-1]) + ' tokens' if depths[-1] else ''}", file=sys.stderr)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{model.name} could not be measured: {done.stderr.strip()}")
@@ -78,28 +95,39 @@ def write_table(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def measure_types() -> list[str]:
+    """The lines about the products of every type."""
+    print("measuring types", file=sys.stderr)
+    done = subprocess.run([sys.executable, str(TYPES)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"the types could not be measured: {done.stderr.strip()}")
+    return ["", "## Products of every tensor type", "", TYPES_METHOD, "", *done.stdout.rstrip().splitlines()]
+
+
 def main() -> None:
     """Measure, and write the page once all is measured."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.gguf")
+    parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.gguf or FOLDER", default=[ROOT / "models"])
     parser.add_argument("--against", choices=["llama.cpp"], help="run the peer in turn with Phobos")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--depth", type=int, action="append", help="tokens before (0 unless given; several times)")
+    parser.add_argument("--deep", type=int, metavar="N", help="the largest model once more behind N tokens")
+    parser.add_argument("--types", action="store_true", help="also the products of every tensor type")
     parser.add_argument("--quick", action="store_true", help="only single conversations")
     parser.add_argument("--out", type=Path, default=PAGE)
     given = parser.parse_args()
-    models = given.models or sorted((ROOT / "models").glob("*.gguf"))
-    if not models:
-        raise SystemExit("there is no model to measure: give the path of a .gguf file")
-    measured = []
-    for model in models:
-        print(f"measuring {model.name}", file=sys.stderr)
-        measured.append(measure(model, given))
+    models = find_models(given.models)
+    rows = [1] if given.quick else [1, 8]
+    measured = [measure(model, given, given.depth or [0], rows) for model in models]
+    if given.deep:
+        measured[-1]["results"] += measure(models[-1], given, [given.deep], [1])["results"]
     turns = ", ours and the peer's in turn" if given.against else ""
     lines = ["# Benchmarks", "", METHOD.format(repetitions=given.repetitions, turns=turns), ""]
     lines += describe_machine(measured[0], given)
     for found in measured:
         lines += write_table(found)
+    if given.types:
+        lines += measure_types()
     given.out.write_text("\n".join(lines) + "\n")
     print(f"{given.out} is written", file=sys.stderr)
 

@@ -22,6 +22,9 @@ from phobos.errors import PhobosError
 PROGRAM = "phobos-cli"
 COMMANDS = ("chat", "pull", "models", "inspect", "plan", "doctor", "bench", "warm", "completion")
 RUN = "run"
+_IN_MEMORY = "weights are packed for this processor while they are read, so a model runs from memory, never from its file"
+# Flags of other programs that have no counterpart here, and why.
+MISSED_FLAGS = {"--mmap": _IN_MEMORY, "--no-mmap": f"{_IN_MEMORY}; leave it out"}
 
 
 class Root(click.Group):
@@ -133,6 +136,8 @@ def explain(error: Exception) -> tuple[str, int]:
 
 
 def _nearest(error: click.NoSuchOption) -> str:
+    if error.option_name in MISSED_FLAGS:
+        return f": {MISSED_FLAGS[error.option_name]}"
     options = [p for p in error.ctx.command.params if isinstance(p, click.Option)] if error.ctx is not None else []
     names = [name for option in options for name in (*option.opts, *option.secondary_opts)]
     near = difflib.get_close_matches(error.option_name, names, n=1, cutoff=0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,42 @@ def test_a_model_and_its_peer(script: Any) -> None:
     assert "| tg128 | 30.0 | 29.0-31.5 | 30.0 | 75% |  |  |" in lines
 
 
+def test_models_are_files_and_what_is_in_folders(script: Any, tmp_path: Path) -> None:
+    for name, size in (("b.gguf", 3), ("a.gguf", 1), ("c.txt", 2)):
+        (tmp_path / name).write_bytes(bytes(size))
+    other = tmp_path / "other.gguf"
+    other.write_bytes(bytes(2))
+    folder = tmp_path / "none"
+    folder.mkdir()
+    assert [model.name for model in script.find_models([tmp_path])] == ["a.gguf", "other.gguf", "b.gguf"]
+    assert script.find_models([folder, other]) == [other]
+    with pytest.raises(SystemExit, match=r"there is no model in .*none: give the path"):
+        script.find_models([folder])
+    with pytest.raises(SystemExit, match=r"there is no file .*x\.gguf: check the path"):
+        script.find_models([tmp_path / "x.gguf"])
+
+
+def test_a_model_is_asked_for_what_was_given(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, json.dumps(FOUND), "")
+
+    monkeypatch.setattr(script.subprocess, "run", run)
+    given = argparse.Namespace(repetitions=3, against="llama.cpp")
+    assert script.measure(Path("m.gguf"), given, [4096], [1]) == FOUND
+    assert commands[0][4:] == (
+        ["m.gguf", "--json", "-r", "3", "--rows", "1", "--depth", "4096", "--against", "llama.cpp"]
+    )
+
+
+def test_types_can_be_measured() -> None:
+    script = SCRIPT.with_name("measure_types.py")
+    done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_machine_and_the_versions(script: Any) -> None:
     first, second, date = script.describe_machine(FOUND, argparse.Namespace(against=None))
     assert first == "- processor: a processor, 2 threads, path `avx2`"
@@ -66,5 +103,5 @@ def test_without_a_model_it_says_so_and_writes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), str(tmp_path / "none.gguf"), "--out", str(out), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "none.gguf could not be measured" in done.stderr
+    assert "none.gguf: check the path" in done.stderr
     assert not out.exists()

@@ -244,6 +244,8 @@ def test_wrong_files_say_what_is_wrong(
         (["--ctx_size=5", "x"], "did you mean --ctx-size?"),
         (["models", "--jsn"], "did you mean --json?"),
         (["--zzzzzz", "x"], "there is no flag --zzzzzz (see --help)"),
+        (["--mmap", "x"], "there is no flag --mmap: weights are packed for this processor while they are read"),
+        (["--no-mmap", "x"], "so a model runs from memory, never from its file; leave it out"),
         (["--temp", "hot", "x"], "'hot' is not a number"),
         (["--threads", "0", "x"], "0 is not in the range x>=1"),
         (["--cache-type-k", "q9", "x"], "'q9' is not one of 'f16', 'q8_0'"),

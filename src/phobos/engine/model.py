@@ -30,7 +30,7 @@ from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
 from phobos.kernels.backend import Backend, Progress, cache_bound
 from phobos.kernels.cpu.compiler import load_kernels
 from phobos.kernels.cpu.rows import KERNELS as SAMPLING_KERNELS
-from phobos.machine import read_memory
+from phobos.machine import read_memory, release_free_memory
 from phobos.settings import EngineSettings, SamplingDefaults
 
 
@@ -307,6 +307,7 @@ def _knows_thinking(template: ChatTemplate, answers: Answers) -> bool:
 def _load_words(gguf: GGUF, settings: EngineSettings) -> tuple[Tokenizer, ChatTemplate | None]:
     """The tokenizer, and the chat template: the setting's, else the file's, else none."""
     tokenizer = load_tokenizer(gguf)
+    release_free_memory()  # as much as a quarter of what stays was needed to make it
     source = settings.chat_template
     if source is None:
         found = gguf.metadata.get("tokenizer.chat_template")

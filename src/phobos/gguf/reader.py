@@ -25,12 +25,15 @@ __all__ = ["GGUF", "Metadata", "TensorInfo", "Value", "open_gguf"]
 
 Value = bool | int | float | str | list[Any]
 
+KEPT_ITEMS = 4096
+
 _PART_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf$", re.DOTALL)
 
 
 class Metadata(Mapping[str, Value]):
-    """The metadata, decoded on first access and kept. Text that is not UTF-8 keeps its bytes as surrogates
-    (`surrogateescape`) inside arrays, and shows U+FFFD in a plain string."""
+    """The metadata, decoded on first access and kept, but for long arrays, which are read once and then in the way.
+    Text that is not UTF-8 keeps its bytes as surrogates (`surrogateescape`) inside arrays, and shows U+FFFD in a plain
+    string."""
 
     def __init__(self, path: Path, data: mmap.mmap, entries: dict[str, Entry]) -> None:
         self._path = path
@@ -40,7 +43,11 @@ class Metadata(Mapping[str, Value]):
 
     def __getitem__(self, key: str) -> Value:
         if key not in self._values:
-            self._values[key] = self._decode(self._entries[key])
+            entry = self._entries[key]
+            value = self._decode(entry)
+            if entry.count > KEPT_ITEMS:
+                return value
+            self._values[key] = value
         return self._values[key]
 
     def __iter__(self) -> Iterator[str]:
