@@ -22,7 +22,9 @@ from phobos.errors import PhobosError
 PROGRAM = "phobos-cli"
 COMMANDS = ("chat", "pull", "models", "inspect", "plan", "doctor", "bench", "warm", "completion")
 RUN = "run"
-_IN_MEMORY = "weights are packed for this processor while they are read, so a model runs from memory, never from its file"
+_IN_MEMORY = (
+    "weights are packed for this processor while they are read, so a model runs from memory, never from its file"
+)
 # Flags of other programs that have no counterpart here, and why.
 MISSED_FLAGS = {"--mmap": _IN_MEMORY, "--no-mmap": f"{_IN_MEMORY}; leave it out"}
 

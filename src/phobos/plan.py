@@ -28,7 +28,7 @@ from phobos.sizes import format_bytes
 # (most of them the compiler's, which loads the kernels), as many as the system happens to have in memory.
 PROCESS_BYTES = 151_000_000
 # A token of the vocabulary, its merges included, in the objects of Python and of the tokenizer's library.
-TOKEN_BYTES, SENTENCEPIECE_TOKEN_BYTES = 670, 425
+TOKEN_BYTES, SENTENCEPIECE_TOKEN_BYTES = 490, 340
 SENTENCEPIECE = ("llama", "t5")  # values of `tokenizer.ggml.model`
 SPARE = 0.03  # of the available memory, left to the rest of the system
 
