@@ -46,7 +46,7 @@ from family_recipe import (
 )
 from hybrid_models import HYBRIDS
 from phobos.gguf.quants import GGMLType
-from tiny_models import N_CTX, N_VOCAB, make_vocabulary
+from tiny_models import N_CTX, N_VOCAB, RECIPES, make_vocabulary, write_tiny_model
 
 F32 = GGMLType.F32
 
@@ -274,3 +274,10 @@ def write_family_model(family: Family, path: Path, kinds: Sequence[GGMLType] = (
                 kind = F32
         tensors[name] = (kind, values)
     return gguf_writer.write_gguf(path, make_metadata(family), tensors)
+
+
+def write_quantized_twin(name: str, path: Path) -> Path:
+    """A recipe's or a family's model, in mixed types."""
+    if name in RECIPES:
+        return write_tiny_model(RECIPES[name], path, (GGMLType.Q4_K, GGMLType.Q8_0, GGMLType.Q6_K))
+    return write_family_model(FAMILIES[name], path, FAMILIES[name].mixed)

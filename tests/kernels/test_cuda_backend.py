@@ -13,11 +13,10 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
-from family_models import FAMILIES, write_family_model
+from family_models import FAMILIES, write_quantized_twin
 from one_op import join_batches, make_batch, open_on_ptx
 from phobos.archs import build_program
 from phobos.errors import PhobosError
-from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import Backend, BackendLimits
 from phobos.kernels.cpu.backend import CpuBackend
@@ -134,10 +133,7 @@ def test_shape_classes() -> None:
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
 def test_every_family(tmp_path: Path, name: str) -> None:
     """Quantized twins of every family, against the CPU backend, and rows alone against rows together."""
-    if name in RECIPES:
-        file = write_tiny_model(RECIPES[name], tmp_path / "m.gguf", (GGMLType.Q4_K, GGMLType.Q8_0, GGMLType.Q6_K))
-    else:
-        file = write_family_model(FAMILIES[name], tmp_path / "m.gguf", FAMILIES[name].mixed)
+    file = write_quantized_twin(name, tmp_path / "m.gguf")
     tokens = make_tokens(12)
     with opened(file, "cpu") as backend:
         want = backend.run(make_batch(tokens)).copy()

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from backend_runs import assert_same, run_fork, run_pieces
-from family_models import FAMILIES, write_family_model
+from family_models import FAMILIES, write_quantized_twin
 from one_op import make_batch
 from phobos.archs import build_program
-from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cpu.backend import CpuBackend
@@ -78,10 +77,7 @@ def test_stages_on_the_processor(path: Path) -> None:
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
 def test_every_family(tmp_path: Path, name: str) -> None:
     """At each of its borders, and at all at once."""
-    if name in RECIPES:
-        file = write_tiny_model(RECIPES[name], tmp_path / "m.gguf", (GGMLType.Q4_K, GGMLType.Q8_0, GGMLType.Q6_K))
-    else:
-        file = write_family_model(FAMILIES[name], tmp_path / "m.gguf", FAMILIES[name].mixed)
+    file = write_quantized_twin(name, tmp_path / "m.gguf")
     with open_gguf(file) as gguf:
         program = build_program(gguf)
         whole = open_cpu(program, gguf, limits_of(program))
