@@ -26,12 +26,12 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 TYPES = Path(__file__).with_name("measure_types.py")
 VERSIONS = ("numba", "llvmlite", "numpy")
 METHOD = """\
-`make bench` writes this page: every model file is measured by `phobos-cli bench`, a process each. `pp512`
-is a prompt of 512 random tokens in one pass, `tg128` 128 single tokens one after the other, `x 8` eight conversations
-that decode together, `@ d4096` the same with 4096 tokens before. One run of each kind warms up, then each is run
-{repetitions} times{turns}; the table has the median, and the least and the most. *GB/s* are the packed weights' bytes
-that a decode pass reads, *of limit* their share of what all threads read from memory in the same process
-(a region of half a gigabyte, the best of five)."""
+`make bench` writes this page: every model file is measured by `phobos-cli bench`, a process each. `pp512` is a prompt
+of 512 random tokens in one pass, `tg128` 128 single tokens one after the other, `x8` eight conversations that decode
+together, `@ d4096` the same with 4096 tokens before. One run of each kind warms up, then timed ones{turns} follow,
+{repetitions} of each; the table has the median, and the least and the most. *GB/s* are the packed weights' bytes that a
+decode pass reads, *of limit* their share of what all threads read from memory in the same process (a region of half a
+gigabyte, the best of five)."""
 TYPES_METHOD = """\
 `scripts/measure_types.py`: one row of activations with a matrix of half a gigabyte, 8 and 512 rows with a part of it;
 medians of five turns through all types. A multiply and an add count as two operations."""
@@ -51,6 +51,7 @@ def find_models(given: list[Path]) -> list[Path]:
 def measure(model: Path, given: argparse.Namespace, depths: list[int], rows: list[int]) -> dict[str, Any]:
     """What `phobos-cli bench --json` says of a model."""
     command = [sys.executable, "-m", "phobos.cli", "bench", str(model), "--json", "-r", str(given.repetitions)]
+    command += ["-p", str(given.n_prompt), "-n", str(given.n_gen)]
     for flag, values in (("--rows", rows), ("--depth", depths)):
         command += [word for value in values for word in (flag, str(value))]
     if given.against:
@@ -110,6 +111,8 @@ def main() -> None:
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.gguf or FOLDER", default=[ROOT / "models"])
     parser.add_argument("--against", choices=["llama.cpp"], help="run the peer in turn with Phobos")
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--n-prompt", type=int, default=512, help="tokens of the prompt runs")
+    parser.add_argument("--n-gen", type=int, default=128, help="tokens of the decode runs")
     parser.add_argument("--depth", type=int, action="append", help="tokens before (0 unless given; several times)")
     parser.add_argument("--deep", type=int, metavar="N", help="the largest model once more behind N tokens")
     parser.add_argument("--types", action="store_true", help="also the products of every tensor type")
@@ -121,7 +124,7 @@ def main() -> None:
     measured = [measure(model, given, given.depth or [0], rows) for model in models]
     if given.deep:
         measured[-1]["results"] += measure(models[-1], given, [given.deep], [1])["results"]
-    turns = ", ours and the peer's in turn" if given.against else ""
+    turns = ", ours and the peer's in turn," if given.against else ""
     lines = ["# Benchmarks", "", METHOD.format(repetitions=given.repetitions, turns=turns), ""]
     lines += describe_machine(measured[0], given)
     for found in measured:

@@ -78,10 +78,25 @@ def test_a_model_is_asked_for_what_was_given(script: Any, monkeypatch: pytest.Mo
         return subprocess.CompletedProcess(command, 0, json.dumps(FOUND), "")
 
     monkeypatch.setattr(script.subprocess, "run", run)
-    given = argparse.Namespace(repetitions=3, against="llama.cpp")
+    given = argparse.Namespace(repetitions=3, against="llama.cpp", n_prompt=64, n_gen=8)
     assert script.measure(Path("m.gguf"), given, [4096], [1]) == FOUND
     assert commands[0][4:] == (
-        ["m.gguf", "--json", "-r", "3", "--rows", "1", "--depth", "4096", "--against", "llama.cpp"]
+        [
+            "m.gguf",
+            "--json",
+            "-r",
+            "3",
+            "-p",
+            "64",
+            "-n",
+            "8",
+            "--rows",
+            "1",
+            "--depth",
+            "4096",
+            "--against",
+            "llama.cpp",
+        ]
     )
 
 

@@ -113,6 +113,16 @@ def test_released_bytes_leave_the_process_and_can_be_read_again(tmp_path: Path) 
         model.release("a", 0, 1)
 
 
+def test_long_arrays_are_not_kept(tmp_path: Path) -> None:
+    arrays = {"short": ["a"] * 10, "long": [f"token {i}" for i in range(5000)]}
+    path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "x", **arrays}, {})
+    with open_gguf(path) as model:
+        for key, value in arrays.items():
+            first = model.metadata[key]
+            assert first == value == model.metadata[key]
+            assert (first is model.metadata[key]) is (key == "short")
+
+
 def test_the_gguf_package_reads_the_same(tmp_path: Path) -> None:
     """The writer of these tests and the reader agree with the format's own package, not only with each other."""
     flat = {key: value for key, value in METADATA.items() if not key.startswith("nested")}
