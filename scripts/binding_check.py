@@ -146,7 +146,7 @@ def play_loop(client: OpenAI) -> bool:
                 tool_choice=choice,
                 parallel_tool_calls=False,
                 temperature=0,
-                max_tokens=120,
+                max_tokens=200,
             )
             message, usage = reply.choices[0].message, reply.usage
             calls = message.tool_calls or []
@@ -162,7 +162,8 @@ def play_loop(client: OpenAI) -> bool:
 
 
 def compare_speed(client: OpenAI, rounds: int) -> bool:
-    """Decode speed with a grammar and without, in turns; the medians and the cost."""
+    """Decode speed with a grammar and without, in turns; the medians and the cost. Nothing is guessed ahead: what can
+    be differs between the two texts."""
     schema = {"type": "array", "items": {"type": "string"}, "minItems": 30, "maxItems": 40}
     wanted = {"type": "json_schema", "json_schema": {"name": "words", "schema": schema}}
     speeds: dict[str, list[float]] = {"free": [], "bound": []}
@@ -172,7 +173,7 @@ def compare_speed(client: OpenAI, rounds: int) -> bool:
                 model="m",
                 messages=[{"role": "user", "content": "Write a list of 40 animals as a JSON array of strings."}],
                 temperature=0,
-                max_tokens=120,
+                max_tokens=200,
                 **extra,
             )
             timings: dict[str, float] = reply.model_extra["timings"]
@@ -196,7 +197,8 @@ def main() -> int:
     parser.add_argument("--speed", type=int, default=0, metavar="ROUNDS", help="compare speeds")
     options = parser.parse_args()
     print(options.model.name, flush=True)
-    with serve(str(options.model), "--parallel", str(options.parallel), "--max-queue", "64") as address:
+    flags = ["--no-lookup"] if options.speed else []
+    with serve(str(options.model), "--parallel", str(options.parallel), "--max-queue", "64", *flags) as address:
         client = OpenAI(base_url=f"{address}/v1", api_key="none", timeout=900, max_retries=0)
         results = [True]
         if options.requests:

@@ -13,6 +13,7 @@ from phobos.chat.dialects import DIALECTS
 from phobos.chat.dialects.hermes import HERMES
 from phobos.chat.dialects.plain import PLAIN
 from phobos.chat.messages import GenerationRequest, OutputFormat, ToolChoice, ToolSpec
+from phobos.engine import closing
 from phobos.engine.closing import JsonState, classify, count_names
 from phobos.engine.grammar import Grammars
 from walking import MarkerVocabulary, check_calls, walk
@@ -53,7 +54,8 @@ def test_tokens_by_what_they_do() -> None:
     classes = classify(pieces, tuple)  # type: ignore[arg-type]
     assert (classes.brackets, classes.quotes, classes.opening) == ((0, 2), (1, 6), (4, 5))
     assert (classes.commas, classes.digits, classes.signs) == ((9,), (11,), (0, 6, 11))
-    assert classes.words.tolist() == [13, 14]
+    assert classes.word_order[[13, 14]].tolist() == [0, 1]
+    assert set(classes.word_order[:13].tolist()) == {len(pieces)}
 
 
 def test_names_that_are_required_are_counted() -> None:
@@ -168,3 +170,16 @@ def test_an_answer_that_ends_in_time_is_left_alone() -> None:
     request = GenerationRequest("r", output=OutputFormat("json_schema", schema))
     script = [*grammars.vocabulary.encode("[1, 2, 3]"), min(grammars.vocabulary.end_ids)]
     assert walk(grammars, request, 1, script=script, limit=200).text == "[1, 2, 3]"
+
+
+def test_a_known_way_to_the_end_is_kept_where_tokens_beside_it_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk takes as long as many tokens do, and an answer with a long shortest form is near its end at once."""
+    walks = []
+    find_end = closing.find_end
+    monkeypatch.setattr(closing, "find_end", lambda *given, **most: walks.append(1) or find_end(*given, **most))
+    schema = {"type": "array", "items": STRING, "minItems": 30, "maxItems": 40}
+    grammars = Grammars(MarkerVocabulary(HERMES), HERMES)
+    request = GenerationRequest("r", output=OutputFormat("json_schema", schema))
+    found = walk(grammars, request, 1, limit=104, loved="abcdefghijklmnopqrstuvwxyz")
+    jsonschema.validate(json.loads(found.answer.content), schema)
+    assert 0 < len(walks) < 5

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from phobos.chat.events import Embedded
-from phobos.http.embeddings import normalize
+from phobos.http.vectors import normalize
 from scripted_engine import embed_bytes, finished, with_slots
 
 MODEL = with_slots(2, embeds=True, template=None, supports_tools=False)

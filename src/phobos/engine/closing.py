@@ -22,20 +22,21 @@ RESERVE = 24  # tokens kept for what a single token may add to the end, beside t
 WINDOW = 12  # the same where only tokens are taken that open nothing
 MAX_NAMES = 200  # tokens kept for the names that a schema requires
 MAX_WALK = 600  # tokens of the longest end that is looked for
+MAX_SKIPPED = 3  # tokens of a known way that another token may stand for
 
 
 @dataclass(frozen=True)
 class TokenClasses:
     """Masks of tokens by their text: only closing brackets; a quotation mark and then only those; any opening one;
-    a comma; one digit. `words` are all of letters, longest first, and `signs` those of one printable character,
-    letters and digits last."""
+    a comma; one digit. `word_order` gives each token of letters its place among them, the longest first, and others
+    the vocabulary's size; `signs` are those of one printable character, letters and digits last."""
 
     brackets: IntArray
     quotes: IntArray
     opening: IntArray
     commas: IntArray
     digits: IntArray
-    words: IntArray
+    word_order: IntArray
     signs: tuple[int, ...]
 
 
@@ -58,6 +59,8 @@ def classify(pieces: list[bytes], mask_of: Callable[[list[int]], IntArray]) -> T
         if len(piece) == 1 and b" " <= piece <= b"~":
             signs.append(i)
     words.sort(key=lambda i: len(pieces[i]), reverse=True)
+    word_order = np.full(len(pieces), len(pieces), np.int32)
+    word_order[words] = np.arange(len(words))
     signs.sort(key=lambda i: pieces[i].isalnum())
     return TokenClasses(
         mask_of(brackets),
@@ -65,7 +68,7 @@ def classify(pieces: list[bytes], mask_of: Callable[[list[int]], IntArray]) -> T
         mask_of(opening),
         mask_of(commas),
         mask_of(digits),
-        np.array(words, np.int32),
+        word_order,
         tuple(signs),
     )
 
@@ -105,6 +108,14 @@ def _first_part(mask: IntArray, parts: Sequence[IntArray]) -> IntArray:
         if chosen.any():
             return chosen
     return mask
+
+
+def _members(mask: IntArray) -> IntArray:
+    """The tokens of a mask, rising; quick where they are few."""
+    at = np.flatnonzero(mask)
+    rows, bits = np.nonzero(np.unpackbits(mask[at].view(np.uint8), bitorder="little").reshape(-1, 32))
+    members: IntArray = (32 * at[rows] + bits).astype(np.int32)
+    return members
 
 
 def _is_text(mask: IntArray) -> bool:
@@ -154,9 +165,26 @@ def find_end(
     """Tokens that end an answer, few if not the fewest; None where `most` were not enough."""
     best: list[int] | None = None
     for by_length in (True, False):
-        path = _Walk(matcher, state, words, closers, by_length).run(most if best is None else len(best) - 1)
+        walk = _Walk(matcher, state, words, closers, by_length)
+        path = walk.run(most if best is None else len(best) - 1)
         best = path if path is not None else best
-    return best
+        if best is not None and not walk.wrote_text:  # the other way is the same
+            break
+    return None if best is None else _join(matcher, words, best)
+
+
+def _join(matcher: Any, words: Words, path: list[int]) -> list[int]:
+    """The tokens which the tokenizer would choose for a way's text, as a model does: often half as many."""
+    joined = words.encode(b"".join(words.piece(token) for token in path))
+    return joined if len(joined) < len(path) and _ends(matcher, joined) else path
+
+
+def _ends(matcher: Any, path: list[int]) -> bool:
+    """Whether tokens bring the answer to its end."""
+    if matcher.validate_tokens(path) < len(path):
+        return False
+    ahead = matcher.deep_copy()
+    return bool(ahead.consume_tokens(path) and ahead.is_accepting())
 
 
 class _Walk:
@@ -171,6 +199,7 @@ class _Walk:
         self._closers = [words.encode(text.encode()) for text in closers.texts]
         self._by_length = by_length
         self._used: set[int] = set()
+        self.wrote_text = False  # whether it chose what `by_length` decides
 
     def run(self, most: int) -> list[int] | None:
         """The tokens; None where `most` were not enough."""
@@ -210,11 +239,15 @@ class _Walk:
 
     def _pick(self, mask: IntArray) -> list[int]:
         """A token of the mask."""
-        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
         classes = self._words.classes
-        long = classes.words[bits[classes.words] > 0][:1].tolist()
-        new = [i for i in classes.signs if bits[i] and i not in self._used][:1]
-        chosen: list[int] = (long or new if self._by_length else new or long) or np.flatnonzero(bits)[:1].tolist()
+        ids = _members(mask)
+        if not ids.size:
+            return []
+        first = ids[classes.word_order[ids].argmin()]
+        long = [int(first)] if classes.word_order[first] < classes.word_order.size else []
+        new = [i for i in classes.signs if i not in self._used and mask[i >> 5] >> (i & 31) & 1][:1]
+        self.wrote_text |= bool(long)
+        chosen: list[int] = (long or new if self._by_length else new or long) or ids[:1].tolist()
         self._used.update(chosen)
         return chosen
 
@@ -231,11 +264,14 @@ class Ending:
         self._slack = RESERVE + max(n_names, n_least)
         self._n_names = n_names
         self._path: list[int] | None = None
+        self._left_path: list[int] | None = None  # the way that the last token left
         self._next_check: int | None = None  # tokens left at which the end is looked for again
 
     def accept(self, token: int) -> None:
         """The token was chosen."""
-        self._path = self._path[1:] if self._path and self._path[0] == token else None
+        path = self._path
+        if path is not None:
+            self._path, self._left_path = (path[1:], None) if path[:1] == [token] else (None, path)
 
     def steer(
         self, mask: IntArray, matcher: Any, state: JsonState, ends: IntArray, *, n_left: int, n_allowed: int
@@ -243,6 +279,8 @@ class Ending:
         """The part of a mask to choose from with `n_left` of `n_allowed` tokens, or the one token to take."""
         if self._path is None and self._next_check is not None and n_left > self._next_check:
             return mask
+        if self._path is None:
+            self._path = self._rejoin(matcher)
         if self._path is None:
             self._path = find_end(matcher, state, self._words, self._closers, most=min(MAX_WALK, n_left))
         n_needed = 2 * state.depth + self._n_names if self._path is None else len(self._path)
@@ -256,6 +294,18 @@ class Ending:
         if self._path and (not is_within or n_left <= n_needed + WINDOW):
             return self._path[0]
         return state.steer(mask, self._words.classes, ends) if is_within else mask
+
+    def _rejoin(self, matcher: Any) -> list[int] | None:
+        """What is left of the way that the last token left, where it leads to the end from here as well: most tokens
+        only go on with a text, or close it in another way, and a new walk would take some hundred times as long."""
+        path, self._left_path = self._left_path, None
+        if path is None:
+            return None
+        for skipped in range(min(MAX_SKIPPED, len(path)) + 1):
+            rest = path[skipped:]
+            if _ends(matcher, rest):
+                return rest
+        return None
 
     def _closes_a_section(self) -> bool:
         """Whether the way to the end goes by the end of a section, where another call could begin instead."""

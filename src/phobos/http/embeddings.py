@@ -6,14 +6,11 @@ OpenAI's vectors have length 1, also those cut to `dimensions`: models trained f
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
 from phobos.chat.events import Embedded
@@ -24,13 +21,14 @@ from phobos.http.generation import Generations, reply_headers
 from phobos.http.port import ServedModel
 from phobos.http.wire import Response, json_response
 
+if TYPE_CHECKING:  # NumPy's weight is left to where a model runs
+    from phobos.http.vectors import Vector
+
 MAX_INPUTS = 2048
-_EUCLIDEAN, _LARGEST, _NONE = 2, 0, -1  # what `embd_normalize` may be, beside other powers
-_LARGEST_VALUE = 32760.0
+_EUCLIDEAN = 2  # the power whose norm is the length
 _Token = Annotated[int, Meta(ge=0)]
 _Input = str | list[str | _Token | list[_Token]]
 Text = str | tuple[int, ...]
-Vector = npt.NDArray[np.float64]
 
 
 class EmbeddingFields(msgspec.Struct, kw_only=True):
@@ -67,7 +65,9 @@ def parse_embedding(body: Mapping[str, Any], *, strict: bool) -> Asked:
     asked = convert(fields.values, EmbeddingFields)
 
     def write(vectors: list[Vector], n_tokens: int, model: str) -> dict[str, Any]:
-        encode = _encode if asked.encoding_format == "base64" else _list
+        from phobos.http.vectors import normalize, to_base64, to_list
+
+        encode = to_base64 if asked.encoding_format == "base64" else to_list
         data = [
             {"object": "embedding", "index": i, "embedding": encode(normalize(vector[: asked.dimensions], _EUCLIDEAN))}
             for i, vector in enumerate(vectors)
@@ -88,8 +88,10 @@ def parse_llama_embedding(body: Mapping[str, Any], *, strict: bool) -> Asked:
         raise RequestError("content is required: send text, token ids or a list of either", param="content")
 
     def write(vectors: list[Vector], n_tokens: int, model: str) -> list[dict[str, Any]]:
+        from phobos.http.vectors import normalize, to_list
+
         return [
-            {"index": i, "embedding": [_list(normalize(vector, asked.embd_normalize))]}
+            {"index": i, "embedding": [to_list(normalize(vector, asked.embd_normalize))]}
             for i, vector in enumerate(vectors)
         ]
 
@@ -110,29 +112,6 @@ def _read_texts(value: _Input, name: str) -> tuple[Text, ...]:
     return tuple(item if isinstance(item, str) else tuple(item) for item in value if not isinstance(item, int))
 
 
-def normalize(values: Vector, power: int) -> Vector:
-    """The vector with a norm of 1: the Euclidean one (2), another power's, none (-1); or its largest value (0) at
-    what 16 bits hold."""
-    if power == _NONE:
-        return values
-    sizes = np.abs(values)
-    if power == _LARGEST:
-        norm = sizes.max() / _LARGEST_VALUE
-    else:
-        largest = sizes.max()  # taken out first, so that no power of it is too large
-        norm = largest * np.sum((sizes / largest) ** power) ** (1.0 / power) if largest > 0 else 0.0
-    return values / norm if norm > 0 else values
-
-
-def _list(values: Vector) -> list[float]:
-    """Numbers of as many digits as a float32 has."""
-    return [float(str(value)) for value in values.astype(np.float32)]
-
-
-def _encode(values: Vector) -> str:
-    return base64.b64encode(values.astype("<f4").tobytes()).decode()
-
-
 async def answer(generations: Generations, asked: Asked, request_id: str) -> Response:
     """The whole of one request. Raises `RequestError`."""
     async with generations.admitted(len(asked.texts), None) as (run, engine):
@@ -142,8 +121,10 @@ async def answer(generations: Generations, asked: Asked, request_id: str) -> Res
         generations.check_model(asked.model, model)
         requests = await generations.prepare(_prepare, asked.texts, model, request_id)
         results = await generations.read_all(run, engine, requests, len(requests), Embedded)
-        vectors = [np.array(result.values, np.float64) for result in results]
-        if not all(np.isfinite(vector).all() for vector in vectors):
+        from phobos.http.vectors import are_numbers, to_vector
+
+        vectors = [to_vector(result.values) for result in results]
+        if not are_numbers(vectors):
             raise UnavailableError("the model gave no numbers: check the model file")
         width = len(vectors[0])
         if asked.dimensions is not None and asked.dimensions > width:
