@@ -15,7 +15,7 @@ from phobos.chat.events import Started
 from phobos.engine.archive import MOST_BYTES, Archive, choose_archive_bytes
 from phobos.engine.cache import HOLD_TOKENS
 from phobos.settings import EngineSettings
-from scripted_backend import ROW_BYTES
+from scripted_backend import ROW_BYTES, Collector
 
 MakeBench = Callable[..., Any]
 ARCHIVED_ROW = ROW_BYTES + 4  # and its token
@@ -151,15 +151,27 @@ def test_idle_conversations_give_way_to_running_ones(make_bench: MakeBench) -> N
 def test_who_does_not_fit_waits_its_turn(make_bench: MakeBench) -> None:
     bench = make_bench(n_ctx=100, n_slots=4, cache_rows=100)
     bench.backend.gate.clear()
-    large = [bench.submit(bench.request(letter * 20, max_tokens=40))[0] for letter in "abc"]
-    small, _ = bench.submit(bench.request("d" * 5, max_tokens=5))
+    order: list[str] = []
+
+    def submit(text: str, max_tokens: int) -> Collector:
+        collector = Collector()
+
+        def sink(event: Any) -> None:
+            if isinstance(event, Started):
+                order.append(text[0])
+            collector(event)
+
+        request = bench.request(text, max_tokens=max_tokens)
+        bench.engine.submit(request, bench.model.prepare(request), sink)
+        return collector
+
+    collectors = [*(submit(letter * 20, 40) for letter in "abc"), submit("d" * 5, 5)]
     bench.backend.entered.acquire(timeout=10)
-    assert [isinstance(c.events[0], Started) if c.events else False for c in (*large, small)] == [True] + [False] * 3
+    assert order == ["a"]
     bench.backend.gate.set()
-    for collector in (*large, small):
+    for collector in collectors:
         collector.wait()
-    started = [collector.events[0].queue_wait_s for collector in (*large, small)]
-    assert started == sorted(started), "first come, first served: the small one did not pass"
+    assert order == ["a", "b", "c", "d"], "first come, first served: the small one did not pass"
     assert bench.backend.most_bytes <= 100 * ROW_BYTES
 
 
