@@ -15,7 +15,7 @@ from one_op import OneOp, join_batches, loaded, make_batch, quantize_activations
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.kernels.backend import Batch, find_best
 from phobos.kernels.cuda.backend import CudaBackend
-from phobos.kernels.cuda.layout import PACKED
+from phobos.kernels.cuda.layout import PACKED, packed_bytes
 from phobos.kernels.cuda.lower import CHOICE_SPAN
 from phobos.kernels.cuda.pack import PACKERS
 from phobos.program.steps import (
@@ -95,7 +95,7 @@ def test_products(tmp_path: Path, kind: GGMLType) -> None:
         assert np.array_equal(got, found[-1][:n]), "a row's bits depend on its company"
 
 
-@pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.IQ4_XS, F32], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.Q2_K, GGMLType.IQ4_XS, F32], ids=lambda kind: kind.name)
 def test_pairs_of_products(tmp_path: Path, kind: GGMLType) -> None:
     """Two neighbours of one input are one launch for few rows, with the bits they have apart."""
     x, a, b, out = Buffer("x", 256), Buffer("a", 72), Buffer("b", 72), Buffer("out", 72)
@@ -141,6 +141,17 @@ def test_packed_levels(kind: GGMLType) -> None:
     got = np.array(PACKED[kind].table, np.float32)[each] * (d * small)[:, :, None]
     assert np.allclose(got.reshape(-1, 256), want, rtol=1e-6, atol=0)
     assert codes.size + scales.size == 148 * len(blocks)
+
+
+def test_all_types_of_weights_are_packed() -> None:
+    """What remains is widened: numbers that are not quantized, and the types of activations. None takes much more
+    than the file has, but for codebooks."""
+    wide = {"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"}
+    assert {kind.name for kind in TABLE if kind not in PACKED} == wide
+    for kind, packed in PACKED.items():
+        n_bytes = packed_bytes(packed, 256, 2048)
+        ratio = n_bytes / (256 * 2048 // TABLE[kind].block * TABLE[kind].n_bytes)
+        assert 0.99 < ratio < (3 if kind.name.startswith("IQ") else 1.4), kind.name
 
 
 def test_norms(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 Block `index` counts through the whole matrix. `words(codes, high, index)` gives words 0 to 7; code word j times
 activation word j is a dot product of four. Then weight = scale * code + minimum, with `scales_of(scales, index)` giving
-(scale, minimum), for `halves` formats the scales of inputs 0..15 and 16..31. Codes are unsigned where `signed` is
-false. Every function is the packed twin of `gguf/quants.py`'s `dequantize`.
+(scale, minimum), for `halves` formats the scales of inputs 0..15 and 16..31. With `minima(high, index)`, two words of
+four equal bytes for inputs 0..15 and 16..31, the minimum is the second scale times such a byte. Codes are unsigned
+where `signed` is false. Every function is the packed twin of `gguf/quants.py`'s `dequantize`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _HIGH = np.uint32(0x30303030)
 _TOP = np.uint32(0x80808080)
 _THIRTY_TWO = np.uint32(0x20202020)
 _FOUR = np.uint32(4)
+_ONES = np.uint32(0x01010101)
+_TWOS = np.uint32(0x03030303)
 
 
 class Format(NamedTuple):
@@ -47,6 +50,7 @@ class Format(NamedTuple):
     signed: bool
     has_minimum: bool
     halves: bool
+    minima: Any
 
 
 @device
@@ -115,6 +119,66 @@ def _q6_pair(codes, high, index, t):
     h = (load_u32(high + 8 * index) >> np.uint32(2 * t)) << _FOUR
     g = (load_u32(high + 8 * index + 4) >> np.uint32(2 * t)) << _FOUR
     return _minus_32((word & _LOW) | (h & _HIGH)), _minus_32(((word >> _FOUR) & _LOW) | (g & _HIGH))
+
+
+@device
+def _two_bit_words(codes, high, index):
+    h, g = read_two_words(codes + 8 * index)
+    two, six = np.uint32(2), np.uint32(6)
+    return (
+        h & _TWOS, (h >> two) & _TWOS, (h >> _FOUR) & _TWOS, (h >> six) & _TWOS, g & _TWOS, (g >> two) & _TWOS,
+        (g >> _FOUR) & _TWOS, (g >> six) & _TWOS,
+    )  # fmt: skip
+
+
+@device
+def _two_bit_pair(codes, high, index, t):
+    shift = np.uint32(2 * t)
+    h, g = load_u32(codes + 8 * index), load_u32(codes + 8 * index + 4)
+    return (h >> shift) & _TWOS, (g >> shift) & _TWOS
+
+
+@device
+def _one_bit_words(codes, high, index):
+    h = load_u32(codes + 4 * index)
+    return (
+        h & _ONES, (h >> np.uint32(1)) & _ONES, (h >> np.uint32(2)) & _ONES, (h >> np.uint32(3)) & _ONES,
+        (h >> _FOUR) & _ONES, (h >> np.uint32(5)) & _ONES, (h >> np.uint32(6)) & _ONES, (h >> np.uint32(7)) & _ONES,
+    )  # fmt: skip
+
+
+@device
+def _one_bit_pair(codes, high, index, t):
+    h = load_u32(codes + 4 * index) >> np.uint32(t)
+    return h & _ONES, (h >> _FOUR) & _ONES
+
+
+@device
+def _q2_k_factors(high, index):
+    """The two small scales of a block."""
+    both = load_u16(high + 2 * index)
+    return both & np.uint32(15), (both >> np.uint32(8)) & np.uint32(15)
+
+
+@device
+def _q2_k_words(codes, high, index):
+    """Codes times the small scale of their 16 inputs: 45 at most, so bytes stay apart."""
+    a, b, c, d, e, f, g, h = _two_bit_words(codes, high, index)
+    first, second = _q2_k_factors(high, index)
+    return a * first, b * first, c * first, d * first, e * second, f * second, g * second, h * second
+
+
+@device
+def _q2_k_pair(codes, high, index, t):
+    a, b = _two_bit_pair(codes, high, index, t)
+    first, second = _q2_k_factors(high, index)
+    return a * first, b * second
+
+
+@device
+def _q2_k_minima(high, index):
+    both = load_u16(high + 2 * index)
+    return ((both >> _FOUR) & np.uint32(15)) * _ONES, (both >> np.uint32(12)) * _ONES
 
 
 @device
@@ -239,16 +303,42 @@ def _mxfp4_scales(scales, index):
     return word_as_float(load_u8(scales + index) << np.uint32(23)) * np.float32(0.5), np.float32(0)
 
 
+@device
+def _nvfp4_scales(scales, index):
+    """Seven bits of a half each, whose exponent counts 8 more; entries of the table are doubled."""
+    both = load_u16(scales + 2 * index)
+    first, second = (both & np.uint32(0x7F)) << np.uint32(7), ((both >> np.uint32(8)) & np.uint32(0x7F)) << np.uint32(7)
+    return half_to_float(first) * np.float32(128), half_to_float(second) * np.float32(128)
+
+
+@device
+def _q2_k_scales(scales, index):
+    both = load_u32(scales + 4 * (index >> 3))
+    return half_to_float(both), np.float32(-1) * half_to_float(both >> np.uint32(16))
+
+
+def _make_less_one(n_blocks, factor):
+    """Of codes that count from -1: `factor` steps of a half for each `n_blocks` blocks."""
+
+    @device
+    def scales_of(scales, index):
+        d = half_to_float(load_u16(scales + 2 * (index // n_blocks)))
+        return np.float32(factor) * d, np.float32(-1) * d
+
+    return scales_of
+
+
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+_FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
-def _format(kind, readers, scales_of, *, signed=False, has_minimum=True, halves=False):
-    return Format(PACKED[kind], *readers, scales_of, signed, has_minimum, halves)
+def _format(kind, readers, scales_of, *, signed=False, has_minimum=True, halves=False, minima=None):
+    return Format(PACKED[kind], *readers, scales_of, signed, has_minimum, halves, minima)
 
 
 _NIBBLES, _FIVE_BITS = (_nibble_words, _nibble_pair), (_five_bit_words, _five_bit_pair)
 _BYTES, _SIX_BITS = (_byte_words, _byte_pair), (_q6_words, _q6_pair)
+_ONE_BIT, _TWO_BITS = (_one_bit_words, _one_bit_pair), (_two_bit_words, _two_bit_pair)
 _T = GGMLType
 FORMATS: dict[GGMLType, Format] = {
     _T.Q8_0: _format(_T.Q8_0, _BYTES, _scale_only, signed=True, has_minimum=False),
@@ -263,5 +353,10 @@ FORMATS: dict[GGMLType, Format] = {
     _T.IQ4_XS: _format(
         _T.IQ4_XS, (_level_words, _level_pair), _level_scales, signed=True, has_minimum=False, halves=True
     ),
-    _T.MXFP4: _format(_T.MXFP4, _make_table_words(_MXFP4), _mxfp4_scales, signed=True, has_minimum=False),
+    _T.MXFP4: _format(_T.MXFP4, _make_table_words(_FP4), _mxfp4_scales, signed=True, has_minimum=False),
+    _T.NVFP4: _format(_T.NVFP4, _make_table_words(_FP4), _nvfp4_scales, signed=True, has_minimum=False, halves=True),
+    _T.Q2_K: _format(_T.Q2_K, (_q2_k_words, _q2_k_pair), _q2_k_scales, has_minimum=False, minima=_q2_k_minima),
+    _T.Q1_0: _format(_T.Q1_0, _ONE_BIT, _make_less_one(4, 2)),
+    _T.Q2_0: _format(_T.Q2_0, _TWO_BITS, _make_less_one(2, 1)),
+    _T.TQ2_0: _format(_T.TQ2_0, _TWO_BITS, _make_less_one(8, 1)),
 }

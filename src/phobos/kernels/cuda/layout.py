@@ -6,7 +6,8 @@ a block), further bits of the codes, scales. So the eight threads that share a r
 Code word j of a block holds inputs 4j to 4j+3, a byte each. Four-bit codes lie as words 0 to 3 in the low and words 4
 to 7 in the high halves of 16 bytes; types whose codes stand for entries of a table have theirs in order instead, four
 nibbles a word. A fifth bit: bit j of byte i of the block's word is that of input 4j + i. Fifth and sixth: bits 2j and
-2j+1 of byte i of the first word are those of input 4j + i, of the second word those of input 16 + 4j + i.
+2j+1 of byte i of the first word are those of input 4j + i, of the second word those of input 16 + 4j + i. Codes of one
+and of two bits lie as a fifth and as a fifth and sixth do.
 
 Quantized activations. A row is one record: `n_in` int8 codes, then for each block of 32 a float scale and that scale
 times the sum of the block's codes.
@@ -64,6 +65,7 @@ def _levels(*levels: int) -> PackedType:
 _EIGHTHS = _levels(-9, -7, -1, 1, 7, 9)  # -1, 0 and 1, each moved by an eighth
 _TWO_BITS = _levels(-43, -25, -8, 8, 25, 43)
 _WHOLE = _levels(*range(-4, 4))
+_TERNARY = PackedType("tq2_0", 256, 8, 0, 2, 256)
 
 PACKED: dict[GGMLType, PackedType] = {
     GGMLType.Q8_0: PackedType("q8_0", 32, 32, 0, 2),
@@ -76,8 +78,14 @@ PACKED: dict[GGMLType, PackedType] = {
     GGMLType.Q6_K: PackedType("q6_k", 256, 16, 8, 20, 256),
     GGMLType.IQ4_NL: PackedType("iq4_nl", 32, 16, 0, 2),
     GGMLType.MXFP4: PackedType("mxfp4", 32, 16, 0, 1),
+    GGMLType.NVFP4: PackedType("nvfp4", 64, 16, 0, 2),
+    GGMLType.Q2_K: PackedType("q2_k", 256, 8, 2, 4, 256),  # further bits: a scale and a minimum for each 16 inputs
+    GGMLType.Q1_0: PackedType("q1_0", 128, 4, 0, 2, 128),
+    GGMLType.Q2_0: PackedType("q2_0", 64, 8, 0, 2, 64),
+    GGMLType.TQ1_0: _TERNARY,  # 1.22 of the file's bytes
+    GGMLType.TQ2_0: _TERNARY,
     GGMLType.IQ4_XS: _levels(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
-    GGMLType.Q3_K: _WHOLE,  # 1.35 of the file's bytes
+    GGMLType.Q3_K: _WHOLE,  # 1.35
     GGMLType.IQ3_XXS: _levels(*(sign * x for sign in (1, -1) for x in (4, 12, 20, 28, 36, 44, 52, 62))),  # 1.51
     GGMLType.IQ3_S: _levels(*range(-15, 16, 2)),  # 1.35
     GGMLType.IQ2_XXS: _TWO_BITS,  # 2.24
@@ -85,8 +93,6 @@ PACKED: dict[GGMLType, PackedType] = {
     GGMLType.IQ2_S: _TWO_BITS,  # 1.80
     GGMLType.IQ1_S: _EIGHTHS,  # 2.96
     GGMLType.IQ1_M: _EIGHTHS,  # 2.64
-    GGMLType.TQ1_0: _WHOLE,  # 2.74
-    GGMLType.TQ2_0: _WHOLE,  # 2.24
     GGMLType.F32: PackedType("f32", 1, 4, is_float=True),
     GGMLType.F16: PackedType("f16", 1, 2, is_float=True),
     GGMLType.BF16: PackedType("bf16", 1, 2, is_float=True),

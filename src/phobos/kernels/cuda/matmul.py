@@ -3,6 +3,8 @@
 Theory. Eight threads share a row of weights: part p takes blocks p, p + 8, ... in rising order. A block's dot product
 of codes is an exact integer (`dp4a`), so only its float epilogue rounds:
     acc = fma(float(dot), scale * x_scale, acc); acc = fma(minimum, x_sum, acc)
+where minima are of 16 inputs, the last with the dot product of minima and activations, an exact integer too:
+    acc = fma(float(dot), other * x_scale, acc)
 Then neighbouring parts are added, and the four sums in order. Up to eight rows of activations share one reading of the
 weights; nothing of this depends on how many there are, so a row has the same bits whatever it came with.
 
@@ -68,6 +70,7 @@ def make_quantized_row(form: Format, n_tile: int):
     """`multiply(acc, x_at, codes, high, scales, first_block, n_blocks, part)`: the part's sums of one row of weights
     with `n_tile` rows of quantized activations, whose addresses stand in `x_at`."""
     words, scales_of, has_minimum, halves = form.words, form.scales_of, form.has_minimum, form.halves
+    minima, has_minima = form.minima, form.minima is not None
     dot4 = dot4_signed if form.signed else dot4_unsigned
 
     @device
@@ -77,6 +80,8 @@ def make_quantized_row(form: Format, n_tile: int):
         while index < last:
             w0, w1, w2, w3, w4, w5, w6, w7 = words(codes, high, index)
             d, other = scales_of(scales, index)
+            if has_minima:
+                first, second = minima(high, index)
             for m in range(n_tile):
                 a0, a1, a2, a3 = read_shared_words(x_at[m] + offset)
                 a4, a5, a6, a7 = read_shared_words(x_at[m] + offset + 16)
@@ -95,6 +100,10 @@ def make_quantized_row(form: Format, n_tile: int):
                 acc[m] = cuda.fma(np.float32(dot), (other if halves else d) * x_scale, acc[m])
                 if has_minimum:
                     acc[m] = cuda.fma(other, x_sum, acc[m])
+                if has_minima:
+                    dot = dot4(dot4(dot4(dot4(int32(0), first, a0), first, a1), first, a2), first, a3)
+                    dot = dot4(dot4(dot4(dot4(dot, second, a4), second, a5), second, a6), second, a7)
+                    acc[m] = cuda.fma(np.float32(dot), other * x_scale, acc[m])
             index += PARTS
             offset += BLOCK * PARTS
             scale_at += 8 * PARTS

@@ -38,6 +38,7 @@ def _make_block(form: Format):
     whose blocks begin at `upper` and `lower`, times all columns, added to the lane's sums. `codes_at` has for each 8
     columns the address of the lane's codes, `scales_at` those of its two columns' scales."""
     pair, scales_of, has_minimum, halves = form.pair, form.scales_of, form.has_minimum, form.halves
+    minima, has_minima = form.minima, form.minima is not None
     multiply = multiply_signed if form.signed else multiply_unsigned
 
     @device
@@ -54,6 +55,9 @@ def _make_block(form: Format):
         a1, a3 = pair(codes, high, lower + b, t)
         d0, m0 = scales_of(scales, upper + b)
         d1, m1 = scales_of(scales, lower + b)
+        if has_minima:
+            c0, c2 = minima(high, upper + b)
+            c1, c3 = minima(high, lower + b)
         for n in range(N_TILES):
             at = codes_at[n] + BLOCK * b
             b0, b1 = load_u32(at), load_u32(at + 16)
@@ -64,6 +68,8 @@ def _make_block(form: Format):
                 add(sums, 4 * n, multiply_half(a2, a3, b1, int32(0)), m0, m1, s0, s1)
             else:
                 add(sums, 4 * n, multiply(a0, a1, a2, a3, b0, b1, int32(0)), d0, d1, s0, s1)
+            if has_minima:
+                add(sums, 4 * n, multiply(c0, c1, c2, c3, b0, b1, int32(0)), m0, m1, s0, s1)
             if has_minimum:
                 sums[4 * n] = cuda.fma(m0, x0, sums[4 * n])
                 sums[4 * n + 1] = cuda.fma(m0, x1, sums[4 * n + 1])

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from phobos.gguf.decode import unpack_scales
+from phobos.gguf.decode import decode_tq1_0, split_bits, unpack_scales
 from phobos.gguf.quants import GGMLType
+from phobos.kernels.cuda.layout import BLOCK
 from phobos.kernels.cuda.pack_levels import SCALES, make_packer
 
 Bytes = npt.NDArray[np.uint8]
@@ -79,6 +80,41 @@ def _pack_mxfp4(blocks: Bytes) -> Planes:
     return _in_order(blocks[:, 1:]), None, _whole(blocks[:, :1])
 
 
+def _pack_nvfp4(blocks: Bytes) -> Planes:
+    """The code of NaN among the scales counts as zero."""
+    values = split_bits(blocks[:, 4:], 8, 4).reshape(-1, 64)
+    scales = np.where(blocks[:, :4] == 0x7F, np.uint8(0), blocks[:, :4])
+    return values[:, 0::2] | (values[:, 1::2] << np.uint8(4)), None, scales
+
+
+def _two_bits(codes: Bytes) -> Bytes:
+    return _bit_planes(codes.reshape(-1, BLOCK) << np.uint8(4), 2)
+
+
+def _pack_q2_k(blocks: Bytes) -> Planes:
+    return _two_bits(split_bits(blocks[:, 16:80], 32, 2)), _whole(blocks[:, :16]), _whole(blocks[:, 80:])
+
+
+def _pack_q1_0(blocks: Bytes) -> Planes:
+    return _five_bit_word(blocks[:, 2:].reshape(-1, 4)), None, _whole(blocks[:, :2])
+
+
+def _pack_q2_0(blocks: Bytes) -> Planes:
+    return _two_bits(split_bits(blocks[:, 2:], 1, 2)), None, _whole(blocks[:, :2])
+
+
+def _pack_tq2_0(blocks: Bytes) -> Planes:
+    return _two_bits(split_bits(blocks[:, :64], 32, 2)), None, _whole(blocks[:, 64:])
+
+
+def _pack_tq1_0(blocks: Bytes) -> Planes:
+    """As TQ2_0: the signs of the values, whatever the scale is."""
+    digits = blocks.copy()
+    digits[:, 52:] = np.array([1.0], "<f2").view(np.uint8)
+    codes = decode_tq1_0(digits).astype(np.int8) + np.int8(1)
+    return _two_bits(codes.view(np.uint8)), None, _whole(blocks[:, 52:])
+
+
 def _k_codes(packed: Bytes) -> Bytes:
     """128 bytes of a 256-value block to [8 blocks of 32] values: bytes hold values 32 apart."""
     parts = packed.reshape(-1, 4, 1, 32)
@@ -123,5 +159,11 @@ PACKERS: Mapping[GGMLType, Callable[[Bytes], Planes]] = {
     GGMLType.Q6_K: _pack_q6_k,
     GGMLType.IQ4_NL: _pack_iq4_nl,
     GGMLType.MXFP4: _pack_mxfp4,
+    GGMLType.NVFP4: _pack_nvfp4,
+    GGMLType.Q2_K: _pack_q2_k,
+    GGMLType.Q1_0: _pack_q1_0,
+    GGMLType.Q2_0: _pack_q2_0,
+    GGMLType.TQ1_0: _pack_tq1_0,
+    GGMLType.TQ2_0: _pack_tq2_0,
     **{kind: make_packer(kind) for kind in SCALES},
 }

@@ -1,4 +1,4 @@
-"""Packing of the types whose codes name more than one value (points of a codebook, digits of base three), or that need
+"""Packing of the types whose codes name more than one value (points of a codebook), or that need
 no kernels of their own: as levels of single values, four bits each, which a table of the type turns into signed bytes,
 with a scale for every 16.
 
@@ -86,11 +86,6 @@ def _iq1_m(blocks: Bytes) -> Scales:
     return _scales(d, 1 / 8, _odd((words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16) & 7).reshape(-1, 16)))
 
 
-def _ternary(blocks: Bytes) -> Scales:
-    d = blocks[:, -2:].copy().view("<f2")[:, 0]
-    return _scales(d, 1, np.ones((len(blocks), 1), np.int8))
-
-
 SCALES: Mapping[GGMLType, Callable[[Bytes], Scales]] = {
     GGMLType.Q3_K: _q3_k,
     GGMLType.IQ4_XS: _iq4_xs,
@@ -101,8 +96,6 @@ SCALES: Mapping[GGMLType, Callable[[Bytes], Scales]] = {
     GGMLType.IQ2_S: _iq2_s,
     GGMLType.IQ1_S: _iq1_s,
     GGMLType.IQ1_M: _iq1_m,
-    GGMLType.TQ1_0: _ternary,
-    GGMLType.TQ2_0: _ternary,
 }
 
 

@@ -36,6 +36,7 @@ def _place():
 
 def _make_embed(form: Format):
     words, scales_of, is_signed, halves = form.words, form.scales_of, form.signed, form.halves
+    minima, has_minima = form.minima, form.minima is not None
 
     @device
     def store_word(at, word, d, offset, scale):
@@ -54,15 +55,20 @@ def _make_embed(form: Format):
         first, other = scales_of(scales, index)
         second = other if halves else first
         offset = np.float32(0) if halves else other
+        end = offset
+        if has_minima:
+            lower, upper = minima(high, index)
+            offset = other * np.float32(lower & np.uint32(0xFF))
+            end = other * np.float32(upper & np.uint32(0xFF))
         at = out + 4 * (width * row + BLOCK * b)
         store_word(at, w0, first, offset, scale)
         store_word(at + 16, w1, first, offset, scale)
         store_word(at + 32, w2, first, offset, scale)
         store_word(at + 48, w3, first, offset, scale)
-        store_word(at + 64, w4, second, offset, scale)
-        store_word(at + 80, w5, second, offset, scale)
-        store_word(at + 96, w6, second, offset, scale)
-        store_word(at + 112, w7, second, offset, scale)
+        store_word(at + 64, w4, second, end, scale)
+        store_word(at + 80, w5, second, end, scale)
+        store_word(at + 96, w6, second, end, scale)
+        store_word(at + 112, w7, second, end, scale)
 
     embed.__name__ = f"embed_{form.kind.name}"
     return kernel(THREADS)(embed)
