@@ -31,10 +31,10 @@ N = 20
 
 
 @contextmanager
-def opened(path: Path, kind: str, max_rows: int = 32) -> Iterator[Backend]:
+def opened(path: Path, kind: str, cache: str = "f16") -> Iterator[Backend]:
     with open_gguf(path) as gguf:
         program = build_program(gguf)
-        limits = BackendLimits(64, 3, max_rows, max_rows, program.n_vocab)
+        limits = BackendLimits(64, 3, 32, 32, program.n_vocab, cache_k=cache, cache_v=cache)
         backend = make_backend(kind, program, gguf, limits)
         try:
             yield backend
@@ -55,28 +55,37 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(recipe, tmp_path_factory.mktemp("cuda") / "tiny.gguf", PACKED_TYPES[:8])
 
 
+@pytest.fixture(scope="module", params=["f16", "q8_0"])
+def cache(request: pytest.FixtureRequest) -> str:
+    """What the cache holds keys and values as."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def plain(path: Path) -> np.ndarray:
+def plain(path: Path, cache: str) -> np.ndarray:
     """Logits of `N` rows computed at once."""
-    with opened(path, "cuda") as backend:
+    with opened(path, "cuda", cache) as backend:
         return backend.run(make_batch(make_tokens(N))).copy()
 
 
-def test_logits_are_those_of_the_cpu(path: Path, plain: np.ndarray) -> None:
-    """Both quantize activations alike, so that only float32 rounding is between them."""
-    with opened(path, "cpu") as backend:
+def test_logits_are_those_of_the_cpu(path: Path, cache: str, plain: np.ndarray) -> None:
+    """Both quantize activations, and keys and values, alike, so that only float32 rounding is between them."""
+    with opened(path, "cpu", cache) as backend:
         want = backend.run(make_batch(make_tokens(N)))
         assert np.abs(plain - want).max() < 1e-4 * np.abs(want).max()
 
 
-def test_rows_have_the_same_bits_however_they_come(path: Path, plain: np.ndarray) -> None:
+def test_rows_have_the_same_bits_however_they_come(path: Path, cache: str, plain: np.ndarray) -> None:
     """Chunks of several sizes, beside another slot's rows, from a copied and from a restored prefix."""
     tokens = make_tokens(N)
-    with opened(path, "cuda") as backend:
+    with opened(path, "cuda", cache) as backend:
         found = [
             backend.run(make_batch(tokens[first:last], first)).copy() for first, last in ((0, 9), (9, 10), (10, 20))
         ]
         assert np.array_equal(np.concatenate(found), plain)
+        layer = backend._program.layers[0]  # type: ignore[attr-defined]
+        values = 32 * layer.n_kv_heads * (layer.k_dim + layer.v_dim)  # of a tile of positions
+        assert backend.slot_bytes(N) == values * {"f16": 2, "q8_0": 1.0625}[cache]
         other = make_batch(tokens[::-1][:5], 0, 1)
         backend.run(other)
         backend.copy_rows(0, 2, 18)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
 from gguf_writer import pack_tensor, random_blocks
-from one_op import OneOp, join_batches, loaded, make_batch, quantize_activations, random
+from one_op import OneOp, join_batches, loaded, make_batch, quantize_activations, quantize_cached, random
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.kernels.backend import Batch, find_best
 from phobos.kernels.cuda.backend import CudaBackend
@@ -242,19 +242,25 @@ def test_rotations(tmp_path: Path, style: str, dim: int, n_rot: int, with_norms:
 
 
 @pytest.mark.parametrize(
-    ("n_heads", "n_kv_heads", "k_dim", "v_dim", "window", "soft_cap", "sinks"),
+    ("n_heads", "n_kv_heads", "k_dim", "v_dim", "window", "soft_cap", "sinks", "cache"),
     [
-        (4, 2, 64, 64, 0, 0.0, False),
-        (3, 3, 16, 48, 0, 0.0, True),
-        (9, 1, 32, 32, 50, 5.0, False),
-        (2, 1, 128, 256, 140, 0.0, True),
-        pytest.param(2, 1, 576, 512, 0, 0.0, False, marks=pytest.mark.slow),
+        (4, 2, 64, 64, 0, 0.0, False, ("f16", "f16")),
+        (3, 3, 16, 48, 0, 0.0, True, ("f16", "f16")),
+        (9, 1, 32, 32, 50, 5.0, False, ("f16", "f16")),
+        (2, 1, 128, 256, 140, 0.0, True, ("f16", "f16")),
+        (3, 1, 160, 96, 50, 0.0, True, ("q8_0", "q8_0")),
+        pytest.param(2, 1, 576, 512, 0, 0.0, False, ("f16", "f16"), marks=pytest.mark.slow),
+        pytest.param(2, 1, 576, 512, 0, 5.0, False, ("q8_0", "q8_0"), marks=pytest.mark.slow),
+        pytest.param(4, 2, 64, 64, 0, 0.0, False, ("q8_0", "f16"), marks=pytest.mark.slow),
+        pytest.param(4, 2, 128, 128, 0, 0.0, False, ("f16", "q8_0"), marks=pytest.mark.slow),
     ],
 )
 def test_attention(
-    tmp_path: Path, n_heads: int, n_kv_heads: int, k_dim: int, v_dim: int, window: int, soft_cap: float, sinks: bool
-) -> None:
-    """Two slots, by turns and together, over the ends of spans; many rows at once, then few."""
+    tmp_path: Path, n_heads: int, n_kv_heads: int, k_dim: int, v_dim: int, window: int, soft_cap: float, sinks: bool,
+    cache: tuple[str, str],
+) -> None:  # fmt: skip
+    """Two slots, by turns and together, over the ends of spans; many rows at once, then few. Coded caches against plain
+    attention with what the codes keep of keys and values, and of queries where keys are codes."""
     layer = CacheLayer(0, n_kv_heads, k_dim, v_dim, window)
     widths = {"q": n_heads * k_dim, "k": n_kv_heads * k_dim, "v": n_kv_heads * v_dim}
     n_tokens = n_heads * v_dim
@@ -280,10 +286,20 @@ def test_attention(
         fork(rows(0, 100, 1, 5), 96, 64),
     ]
     one = OneOp(inputs, ops, out, weights, (layer,))
-    found = run_both(one, tmp_path, *batches, n_ctx=192, max_rows=136)
-    for got, want in found:
+    with loaded(one, tmp_path, "cuda", n_ctx=192, max_rows=136, cache=cache) as backend:
+        found = [backend.run(batch).copy() for batch in batches]
+    if cache[0] == "q8_0":
+        inputs |= {
+            "q": quantize_activations(inputs["q"], 127 * 256).astype(np.float32),
+            "k": quantize_cached(inputs["k"]),
+        }
+    if cache[1] == "q8_0":
+        inputs["v"] = quantize_cached(inputs["v"])
+    with loaded(one, tmp_path, "reference", n_ctx=192, max_rows=136) as backend:
+        wanted = [backend.run(batch).copy() for batch in batches]
+    for got, want in zip(found, wanted, strict=True):
         assert np.abs(got - want).max() < 5e-6
-    pieces, whole = [got for got, _ in found[:4]], found[4][0]
+    pieces, whole = found[:4], found[4]
     assert np.array_equal(np.concatenate([pieces[0], pieces[2][2:], pieces[3]]), whole), "a row's bits depend on others"
 
 

@@ -142,8 +142,6 @@ def test_refusals(gguf: GGUF, said: Callable[[], list[str]], monkeypatch: pytest
     assert card.is_closed and said()[-1].startswith("the CPU computes: the model needs")
     with pytest.raises(PhobosError, match="the model needs"):
         open_parts(gguf, [tight], replace(auto, gpu_layers=2))
-    with pytest.raises(UsageError, match="a card's cache holds f16"):
-        open_parts(gguf, [1 << 30], replace(SETTINGS, cache_type_k="q8_0"))
 
 
 def test_layers_that_share_a_cache_stay_together(tmp_path: Path) -> None:

@@ -53,9 +53,6 @@ def open_on_cards(
 
 
 def _open(cards: Sequence[Card], program: Program, gguf: GGUF, settings: EngineSettings, progress: Progress) -> Backend:
-    for flag, kind in (("k", settings.cache_type_k), ("v", settings.cache_type_v)):
-        if kind != "f16":
-            raise UsageError(f"a card's cache holds f16: leave out --cache-type-{flag} {kind}, or use --device cpu")
     pieces = Pieces(gguf, program)
     rooms = [card.memory_info()[0] - SPARE_BYTES for card in cards]
     limits, starts = choose_places(pieces, rooms, settings)
@@ -109,7 +106,7 @@ class Pieces:
     def _sizes(self, limits: BackendLimits) -> list[int]:
         return [
             sum(self.weights[name].n_bytes for name in part.weights())
-            + cache_bytes(part.layers, limits.n_slots, limits.n_ctx)
+            + cache_bytes(part.layers, limits.n_slots, limits.n_ctx, (limits.cache_k, limits.cache_v))
             + limits.n_slots * slot_state_bytes(part.states)
             for part in self._parts
         ]

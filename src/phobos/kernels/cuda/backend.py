@@ -50,8 +50,8 @@ def needed_bytes(program: Program, weights: dict[str, Weight], limits: BackendLi
     """Bytes of the card's memory that a model takes, beside what the driver needs for itself."""
     sizes = buffer_sizes(program, weights, (limits.max_rows, limits.max_outputs, limits.n_ctx))
     held = sum(weight.n_bytes for weight in weights.values())
-    kept = cache_bytes(program.layers, limits.n_slots, limits.n_ctx) + limits.n_slots * slot_state_bytes(program.states)
-    return held + kept + sum(sizes.values())
+    kept = cache_bytes(program.layers, limits.n_slots, limits.n_ctx, (limits.cache_k, limits.cache_v))
+    return held + kept + limits.n_slots * slot_state_bytes(program.states) + sum(sizes.values())
 
 
 def describe_program(gguf: GGUF, program: Program) -> dict[str, Weight]:
@@ -76,7 +76,8 @@ class CudaBackend:
     """A loaded program on one card. Used by the engine thread; owns the card."""
 
     def __init__(self, program: Program, gguf: GGUF, limits: BackendLimits, card: Card, progress: Progress) -> None:
-        check_program(program)
+        formats = (limits.cache_k, limits.cache_v)
+        check_program(program, formats)
         can_cut = not program.states
         fork_block = KEY_TILE if can_cut else 0
         self.limits = replace(limits, can_cut=can_cut, cache_bytes=None, fork_block=fork_block, chooses=True)
@@ -87,7 +88,7 @@ class CudaBackend:
         check_fit(needed_bytes(program, described, limits), [card])
         self._weights = place_weights(card, described, name_pairs(program, described))
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
-        self._cache = SlotCache(card, program.layers, limits.n_slots, limits.n_ctx)
+        self._cache = SlotCache(card, program.layers, limits.n_slots, limits.n_ctx, formats)
         self._states = SlotStates(card, program.states, limits.n_slots)
         self._standing = Standing(limits.n_slots)
         kernel_limits: Limits = (limits.max_rows, limits.max_outputs, limits.n_ctx)

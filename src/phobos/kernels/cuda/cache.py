@@ -1,6 +1,6 @@
 """The bytes of the cache slots on a card, and copies between slots.
 
-A layer's keys are [slot][head][position][k_dim] halves, tiled as `layout.py` says; its values the same, untiled.
+A layer's keys are [slot][head][position][k_dim] halves or codes, tiled as `layout.py` says, its values the same.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from phobos.kernels.cuda.card import Card
-from phobos.kernels.cuda.layout import KEY_TILE, round_up
+from phobos.kernels.cuda.layout import CACHE_TILE_BYTES, KEY_TILE
 from phobos.program.steps import CacheLayer
 
-HALF = 2  # bytes of a cached value
+Formats = tuple[str, str]  # of cached keys and values
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,32 @@ class LayerCache:
     value_slot: int
 
 
-def cache_bytes(layers: tuple[CacheLayer, ...], n_slots: int, n_ctx: int) -> int:
+def head_bytes(layer: CacheLayer, formats: Formats, n_rows: int) -> tuple[int, int]:
+    """Bytes of a head's keys and of its values at so many positions: whole tiles."""
+    n_tiles = -(-n_rows // KEY_TILE)
+    key_tile, value_tile = (CACHE_TILE_BYTES[name] for name in formats)
+    return n_tiles * key_tile * layer.k_dim, n_tiles * value_tile * layer.v_dim
+
+
+def cache_bytes(layers: tuple[CacheLayer, ...], n_slots: int, n_ctx: int, formats: Formats) -> int:
     """Bytes of all slots of all layers."""
-    rows = n_slots * round_up(n_ctx, KEY_TILE)
-    return HALF * rows * sum(layer.n_kv_heads * (layer.k_dim + layer.v_dim) for layer in layers)
+    return n_slots * sum(layer.n_kv_heads * sum(head_bytes(layer, formats, n_ctx)) for layer in layers)
 
 
 class SlotCache:
     """All layers of all slots. Used by the backend's thread."""
 
-    def __init__(self, card: Card, layers: tuple[CacheLayer, ...], n_slots: int, n_ctx: int) -> None:
+    def __init__(
+        self, card: Card, layers: tuple[CacheLayer, ...], n_slots: int, n_ctx: int, formats: Formats = ("f16", "f16")
+    ) -> None:
         self._card = card
         self._layers = layers
-        self.n_bytes = cache_bytes(layers, n_slots, n_ctx)
-        rows = round_up(n_ctx, KEY_TILE)
-        self.layers = tuple(self._allocate(layer, n_slots, rows) for layer in layers)
+        self.formats = formats
+        self.n_bytes = cache_bytes(layers, n_slots, n_ctx, formats)
+        self.layers = tuple(self._allocate(layer, n_slots, n_ctx) for layer in layers)
 
-    def _allocate(self, layer: CacheLayer, n_slots: int, rows: int) -> LayerCache:
-        heads = (HALF * rows * layer.k_dim, HALF * rows * layer.v_dim)
+    def _allocate(self, layer: CacheLayer, n_slots: int, n_ctx: int) -> LayerCache:
+        heads = head_bytes(layer, self.formats, n_ctx)
         slots = [layer.n_kv_heads * head for head in heads]
         keys, values = (self._card.allocate(n_slots * slot) for slot in slots)
         return LayerCache(keys, values, *heads, *slots)
@@ -54,8 +62,7 @@ class SlotCache:
     def _parts(self, slot: int, n_rows: int) -> Iterator[tuple[int, int]]:
         """(address, bytes) of a slot's first `n_rows` positions: each layer's keys by head, then its values."""
         for layer, cache in zip(self._layers, self.layers, strict=True):
-            n_keys = HALF * round_up(n_rows, KEY_TILE) * layer.k_dim
-            n_values = HALF * n_rows * layer.v_dim
+            n_keys, n_values = head_bytes(layer, self.formats, n_rows)
             for head in range(layer.n_kv_heads):
                 yield cache.keys + slot * cache.key_slot + head * cache.key_head, n_keys
             for head in range(layer.n_kv_heads):
@@ -69,13 +76,13 @@ class SlotCache:
     def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
         """Copy the `n_rows` positions of a slot from `source` on to `target`, multiples of `KEY_TILE`."""
         for layer, cache in zip(self._layers, self.layers, strict=True):
-            for start, head_bytes, slot_bytes, row, n in (
-                (cache.keys, cache.key_head, cache.key_slot, HALF * layer.k_dim, round_up(n_rows, KEY_TILE)),
-                (cache.values, cache.value_head, cache.value_slot, HALF * layer.v_dim, n_rows),
+            before, behind, moved = (head_bytes(layer, self.formats, n) for n in (source, target, n_rows))
+            for i, (start, head_step, slot_step) in enumerate(
+                ((cache.keys, cache.key_head, cache.key_slot), (cache.values, cache.value_head, cache.value_slot))
             ):
                 for head in range(layer.n_kv_heads):
-                    at = start + slot * slot_bytes + head * head_bytes
-                    self._card.copy(at + target * row, at + source * row, n * row)
+                    at = start + slot * slot_step + head * head_step
+                    self._card.copy(at + behind[i], at + before[i], moved[i])
 
     def save(self, slot: int, n_rows: int) -> bytes:
         """A slot's first `n_rows` positions, layer after layer."""

@@ -12,8 +12,10 @@ and of two bits lie as a fifth and as a fifth and sixth do.
 Quantized activations. A row is one record: `n_in` int8 codes, then for each block of 32 a float scale and that scale
 times the sum of the block's codes.
 
-Cached keys. Tiles of `KEY_TILE` positions: for every 8 dimensions the 8 halves of each of the tile's positions. Cached
-values: a row of halves a position.
+Cache. A head's keys and values lie in tiles of `KEY_TILE` positions. As halves (`f16`): of keys for every 8 dimensions
+the 8 halves of each of the tile's positions; of values a row a position. As codes (`q8_0`), 32 dimensions of a position
+a half of a scale: of keys for every 16 dimensions the 16 codes of each position, of values a row of codes a position;
+then for every 32 dimensions the scale of each position.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ TILE_COLUMNS = 32  # rows of activations that a product of many rows takes at on
 TILED_ROWS = 16  # from so many rows on, products run on tensor cores
 ROW_TILE = 8  # rows of activations a product takes at once; buffers hold whole tiles
 KEY_TILE = 32  # positions whose keys lie together: one a lane
+CACHE_TILE_BYTES = {"f16": 2 * KEY_TILE, "q8_0": KEY_TILE + 2 * KEY_TILE // BLOCK}  # for each dimension
+CODED_K_DIM_MAX = 576
 SPAN = 128  # keys attention walks from a fresh state, at least
 MAX_SPANS = 256
 SPLIT_ROWS = 8  # up to this many rows, attention spreads spans over the card

@@ -14,11 +14,12 @@ import numpy as np
 from phobos.errors import UnsupportedModelError
 from phobos.kernels.activations import find_float_readers
 from phobos.kernels.cuda import mixtures, recurrent
-from phobos.kernels.cuda.cache import SlotCache
+from phobos.kernels.cuda.cache import Formats, SlotCache
 from phobos.kernels.cuda.card import Card, Launch
 from phobos.kernels.cuda.fusion import find_pairs
 from phobos.kernels.cuda.layout import (
     BLOCK,
+    CODED_K_DIM_MAX,
     HEADER_WORDS,
     MAX_EXPERTS,
     N_ARRAYS,
@@ -105,7 +106,7 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
     return sizes
 
 
-def check_program(program: Program) -> None:
+def check_program(program: Program, formats: Formats) -> None:
     """`UnsupportedModelError` for shapes that the kernels cannot take."""
     for op in program.ops:
         recurrent.check_recurrent(op)
@@ -115,6 +116,10 @@ def check_program(program: Program) -> None:
             raise UnsupportedModelError(
                 f"attention heads of {op.layer.k_dim} and {op.layer.v_dim} values do not run on a card: "
                 "use --device cpu"
+            )
+        if isinstance(op, Attention) and formats[0] != "f16" and op.layer.k_dim > CODED_K_DIM_MAX:
+            raise UnsupportedModelError(
+                f"keys of {op.layer.k_dim} values do not run on a card with --cache-type-k {formats[0]}: use f16"
             )
         if isinstance(op, Route) and op.logits.width > MAX_EXPERTS:
             raise UnsupportedModelError(f"{op.logits.width} experts do not run on a card: use --device cpu")
@@ -135,6 +140,7 @@ class Lowering:
         self._program = program
         self.weights = weights
         self._cache = cache
+        self._formats = "_".join(cache.formats)  # in the names of kernels
         self.states = states
         self.limits = limits
         self.span = span_of(limits[2])
@@ -412,7 +418,7 @@ class Lowering:
             int(op.style == "neox"), self.vector(op.q_norm), self.vector(op.k_norm), float(op.eps),
         )  # fmt: skip
         grid = (-(-(op.n_heads + 2 * n_kv_heads) // (THREADS // WARP)), self.rows_of(op.q), 1)
-        self.emit("rope:rotate_store", arguments, op, grid)
+        self.emit(f"rope:rotate_store_{self._formats}", arguments, op, grid)
 
     def _attention(self, op: Attention) -> None:
         layer, cache = op.layer, self._cache.layers[op.layer.index]
@@ -430,11 +436,11 @@ class Lowering:
         if not self._is_split():
             arguments = (self.at(op.out), *head, self.vector(op.sinks), *tail)
             grid = (queries, layer.n_kv_heads, 1)
-            self.emit(f"attention:attention_{n_pairs}", arguments, op, grid, n_threads=n_threads)
+            self.emit(f"attention:attention_{self._formats}_{n_pairs}", arguments, op, grid, n_threads=n_threads)
             return
         grid = (queries, layer.n_kv_heads, self._n_spans)
         split = (parts, *head, self._n_spans, *tail)
-        self.emit(f"attention:attention_split_{n_pairs}", split, op, grid, n_threads=n_threads)
+        self.emit(f"attention:attention_split_{self._formats}_{n_pairs}", split, op, grid, n_threads=n_threads)
         merge = (
             *self.outputs_of(op.out), parts, self.positions, self.count_at(op.out), op.n_heads, layer.v_dim,
             layer.window, self.span, self._n_spans, self.vector(op.sinks),

@@ -53,18 +53,23 @@ def sum_block(value, shared):
 
 
 @device
+def code_warp(value):
+    """The code of a lane's value among those of its warp, and their scale."""
+    largest = max_warp(abs(value))
+    inverse = _CODE_MAX / largest if largest > _ZERO else _ZERO
+    return round_to_int(value * inverse), largest / _CODE_MAX
+
+
+@device
 def quantize_warp(record, width, b, value):
     """Write block `b` of a quantized row from the values of a warp, one a lane."""
     lane = cuda.threadIdx.x & 31
-    largest = max_warp(abs(value))
-    inverse = _CODE_MAX / largest if largest > _ZERO else _ZERO
-    code = round_to_int(value * inverse)
+    code, scale = code_warp(value)
     store_i8(record + BLOCK * b + lane, code)
     total = code
     for step in (16, 8, 4, 2, 1):
         total = int32(total + cuda.shfl_xor_sync(_EVERYONE, total, step))
     if lane == 0:
-        scale = largest / _CODE_MAX
         store_f32(record + width + 8 * b, scale)
         store_f32(record + width + 8 * b + 4, scale * np.float32(total))
 

@@ -1,4 +1,4 @@
-"""Rotary positions, and keys and values into the cache."""
+"""Rotary positions, and keys and values into the cache (laid out as `layout.py` says), as halves or as codes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from numba import cuda
 
 from phobos.kernels.cuda.compiler import Float, Int, kernel
 from phobos.kernels.cuda.elementary import cosine_sine
-from phobos.kernels.cuda.intrinsics import device, load_f32, load_i32, store_f16, store_f32
-from phobos.kernels.cuda.layout import KEY_TILE, THREADS, WARP
-from phobos.kernels.cuda.norm import inverse_rms_of_head
+from phobos.kernels.cuda.intrinsics import device, load_f32, load_i32, store_f16, store_f32, store_i8
+from phobos.kernels.cuda.layout import BLOCK, CACHE_TILE_BYTES, KEY_TILE, THREADS, WARP
+from phobos.kernels.cuda.norm import code_warp, inverse_rms_of_head
+
+_CODED = CACHE_TILE_BYTES["q8_0"]
 
 
 @kernel(THREADS)
@@ -26,10 +28,42 @@ def rope_table(out: Int, frequencies: Int, positions: Int, n_rows_at: Int, n: In
 
 
 @device
-def key_address(head_keys, k_dim, position, d):
-    """Where dimension d of a cached key lies; see `layout.py`."""
-    tile = (position // KEY_TILE) * (k_dim // 8) + d // 8
-    return head_keys + 2 * (8 * (KEY_TILE * tile + position % KEY_TILE) + d % 8)
+def _store_key_halves(head_keys, source, k_dim, place):
+    """A key, whose floats the warp has written to `source`, into its head's part of the cache."""
+    at = head_keys + 2 * (place // KEY_TILE * KEY_TILE * k_dim + place % KEY_TILE * 8)
+    for d in range(cuda.threadIdx.x & 31, k_dim, WARP):
+        store_f16(at + 2 * (KEY_TILE * (d // 8 * 8) + d % 8), load_f32(source + 4 * d))
+
+
+@device
+def _store_key_codes(head_keys, source, k_dim, place):
+    """The same quantized."""
+    lane, row = cuda.threadIdx.x & 31, place % KEY_TILE
+    tile = head_keys + place // KEY_TILE * _CODED * k_dim
+    for b in range(k_dim // BLOCK):
+        code, scale = code_warp(load_f32(source + 4 * (BLOCK * b + lane)))
+        store_i8(tile + KEY_TILE * (BLOCK * b + lane // 16 * 16) + 16 * row + lane % 16, code)
+        if lane == 0:
+            store_f16(tile + KEY_TILE * k_dim + 2 * (KEY_TILE * b + row), scale)
+
+
+@device
+def _store_value_halves(head_values, source, v_dim, place):
+    """A value into its head's part of the cache."""
+    for d in range(cuda.threadIdx.x & 31, v_dim, WARP):
+        store_f16(head_values + 2 * (v_dim * place + d), load_f32(source + 4 * d))
+
+
+@device
+def _store_value_codes(head_values, source, v_dim, place):
+    """The same quantized."""
+    lane, row = cuda.threadIdx.x & 31, place % KEY_TILE
+    tile = head_values + place // KEY_TILE * _CODED * v_dim
+    for b in range(v_dim // BLOCK):
+        code, scale = code_warp(load_f32(source + 4 * (BLOCK * b + lane)))
+        store_i8(tile + v_dim * row + BLOCK * b + lane, code)
+        if lane == 0:
+            store_f16(tile + KEY_TILE * v_dim + 2 * (KEY_TILE * b + row), scale)
 
 
 @device
@@ -39,51 +73,57 @@ def _ready(at, i, factor, norm):
     return value * factor * load_f32(norm + 4 * i) if norm != 0 else value
 
 
-@device
-def _put(at, keys, k_dim, position, d, value):
-    store_f32(at + 4 * d, value)
-    if keys != 0:
-        store_f16(key_address(keys, k_dim, position, d), value)
+STORE_KEY = {"f16": _store_key_halves, "q8_0": _store_key_codes}
+STORE_VALUE = {"f16": _store_value_halves, "q8_0": _store_value_codes}
 
 
-@kernel(THREADS)
-def rotate_store(
-    q: Int, k: Int, v: Int, table: Int, keys: Int, values: Int, key_slot: Int, value_slot: Int, key_head: Int,
-    value_head: Int, places: Int, slots: Int, n_rows_at: Int, n_heads: Int, n_kv_heads: Int, k_dim: Int, v_dim: Int,
-    n_pairs: Int, is_neox: Int, q_norm: Int, k_norm: Int, eps: Float,
-):  # fmt: skip
-    """A warp a head: heads of queries, then of keys, then of values. Grid: x by 4 heads, y by row. `keys` and `values`
-    are slot 0's; from slot to slot and head to head there are so many bytes. `places` are where
-    keys and values go."""
-    head, row = cuda.blockIdx.x * (THREADS // WARP) + (cuda.threadIdx.x >> 5), cuda.blockIdx.y
-    if row >= load_i32(n_rows_at) or head >= n_heads + 2 * n_kv_heads:
-        return
-    lane = cuda.threadIdx.x & 31
-    place, slot = load_i32(places + 4 * row), load_i32(slots + 4 * row)
-    if head >= n_heads + n_kv_heads:
-        h = head - n_heads - n_kv_heads
-        source = v + 4 * v_dim * (row * n_kv_heads + h)
-        target = values + value_slot * slot + value_head * h + 2 * v_dim * place
-        for i in range(lane, v_dim, WARP):
-            store_f16(target + 2 * i, load_f32(source + 4 * i))
-        return
-    if head < n_heads:
-        at, norm, head_keys = q + 4 * k_dim * (row * n_heads + head), q_norm, 0
-    else:
-        h = head - n_heads
-        at, norm = k + 4 * k_dim * (row * n_kv_heads + h), k_norm
-        head_keys = keys + key_slot * slot + key_head * h
-    factor = np.float32(1)
-    if norm != 0:
-        factor = inverse_rms_of_head(at, k_dim, eps)
-    cuda.syncwarp()
-    turns = table + 8 * n_pairs * row
-    for i in range(lane, n_pairs, WARP):
-        first = i if is_neox != 0 else 2 * i
-        second = i + n_pairs if is_neox != 0 else 2 * i + 1
-        a, b = _ready(at, first, factor, norm), _ready(at, second, factor, norm)
-        cosine, sine = load_f32(turns + 4 * i), load_f32(turns + 4 * (n_pairs + i))
-        _put(at, head_keys, k_dim, place, first, a * cosine - b * sine)
-        _put(at, head_keys, k_dim, place, second, a * sine + b * cosine)
-    for i in range(2 * n_pairs + lane, k_dim, WARP):
-        _put(at, head_keys, k_dim, place, i, _ready(at, i, factor, norm))
+def _make_rotate_store(k_format, v_format):
+    store_key, store_value = STORE_KEY[k_format], STORE_VALUE[v_format]
+
+    def rotate_store(
+        q: Int, k: Int, v: Int, table: Int, keys: Int, values: Int, key_slot: Int, value_slot: Int, key_head: Int,
+        value_head: Int, places: Int, slots: Int, n_rows_at: Int, n_heads: Int, n_kv_heads: Int, k_dim: Int, v_dim: Int,
+        n_pairs: Int, is_neox: Int, q_norm: Int, k_norm: Int, eps: Float,
+    ):  # fmt: skip
+        """A warp a head: heads of queries, then of keys, then of values. Grid: x by 4 heads, y by row. `keys` and
+        `values` are slot 0's; from slot to slot and head to head there are so many bytes. `places` are where keys and
+        values go."""
+        head, row = cuda.blockIdx.x * (THREADS // WARP) + (cuda.threadIdx.x >> 5), cuda.blockIdx.y
+        if row >= load_i32(n_rows_at) or head >= n_heads + 2 * n_kv_heads:
+            return
+        lane = cuda.threadIdx.x & 31
+        place, slot = load_i32(places + 4 * row), load_i32(slots + 4 * row)
+        if head >= n_heads + n_kv_heads:
+            h = head - n_heads - n_kv_heads
+            head_values = values + value_slot * slot + value_head * h
+            store_value(head_values, v + 4 * v_dim * (row * n_kv_heads + h), v_dim, place)
+            return
+        is_key = head >= n_heads
+        h = head - n_heads if is_key else head
+        at = k + 4 * k_dim * (row * n_kv_heads + h) if is_key else q + 4 * k_dim * (row * n_heads + h)
+        norm = k_norm if is_key else q_norm
+        factor = np.float32(1)
+        if norm != 0:
+            factor = inverse_rms_of_head(at, k_dim, eps)
+        cuda.syncwarp()
+        turns = table + 8 * n_pairs * row
+        for i in range(lane, n_pairs, WARP):
+            first = i if is_neox != 0 else 2 * i
+            second = i + n_pairs if is_neox != 0 else 2 * i + 1
+            a, b = _ready(at, first, factor, norm), _ready(at, second, factor, norm)
+            cosine, sine = load_f32(turns + 4 * i), load_f32(turns + 4 * (n_pairs + i))
+            store_f32(at + 4 * first, a * cosine - b * sine)
+            store_f32(at + 4 * second, a * sine + b * cosine)
+        for i in range(2 * n_pairs + lane, k_dim, WARP):
+            store_f32(at + 4 * i, _ready(at, i, factor, norm))
+        if is_key:
+            cuda.syncwarp()
+            store_key(keys + key_slot * slot + key_head * h, at, k_dim, place)
+
+    rotate_store.__name__ = f"rotate_store_{k_format}_{v_format}"
+    return kernel(THREADS)(rotate_store)
+
+
+for _k in STORE_KEY:
+    for _v in STORE_VALUE:
+        globals()[f"rotate_store_{_k}_{_v}"] = _make_rotate_store(_k, _v)
