@@ -31,6 +31,7 @@ WARP = 32
 THREADS = 128  # of a block of threads, but for the norms
 NORM_THREADS = 256
 ROWS_OF_BLOCK = THREADS // PARTS  # outputs a block of threads computes
+TILE_OUTPUTS = 64  # a block of threads computes on tensor cores
 TILE_COLUMNS = 32  # rows of activations that a product of many rows takes at once
 TILED_ROWS = 16  # from so many rows on, products run on tensor cores
 ROW_TILE = 8  # rows of activations a product takes at once; buffers hold whole tiles

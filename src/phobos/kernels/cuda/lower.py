@@ -30,6 +30,7 @@ from phobos.kernels.cuda.layout import (
     SPLIT_ROWS,
     THREADS,
     TILE_COLUMNS,
+    TILE_OUTPUTS,
     TILED_ROWS,
     WARP,
     Header,
@@ -394,9 +395,9 @@ class Lowering:
         if not self._is_few(op):
             tiled = (
                 self.at(op.out), x, *weight.planes, self.vector(op.bias), self.at(op.residual), self.count_at(op.out),
-                op.out.width, op.x.width, op.first_row, stride, float(op.scale),
+                0, 0, 1, op.out.width, op.x.width, op.first_row, stride, 0, float(op.scale),
             )  # fmt: skip
-            grid = (-(-op.out.width // 64), -(-n_rows // TILE_COLUMNS), 1)
+            grid = (-(-op.out.width // TILE_OUTPUTS), -(-n_rows // TILE_COLUMNS), 1)
             self.emit(f"matmul_tile:matmul_{weight.kind.name}", tiled, op, grid)
             return
         arguments = (

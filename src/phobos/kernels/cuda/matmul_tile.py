@@ -5,7 +5,8 @@ scales are of 16) is one instruction, whose integers are exact. A lane holds wor
 and has the results of two outputs for two rows of activations. Sums are those of the eight parts of `matmul.py`, two
 parts at a time, added in the same order.
 
-Grid: x by 64 outputs (a block's four warps have 16 each), y by `COLUMNS` rows.
+Grid: x by 64 outputs (a block's four warps have 16 each), y by `COLUMNS` rows, or by tile where `tiles` is not 0: it,
+`sources` and `z_rows` mean what they mean to `matmul.py`.
 """
 
 from __future__ import annotations
@@ -79,17 +80,31 @@ def _make_block(form: Format):
     return add_block
 
 
+@device
+def _source(row, last, sources, divisor):
+    """The row of x that is row `row` of a product, or its last."""
+    row = min(row, last - 1)
+    return load_i32(sources + 4 * row) // divisor if sources != 0 else row
+
+
 def _make_matmul(form: Format):
     add_block = _make_block(form)
     n_scales = 2 * N_TILES
 
     def matmul(
-        out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, n_out: Int,
-        n_in: Int, first_row: Int, x_stride: Int, scale: Float,
+        out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, tiles: Int,
+        sources: Int, divisor: Int, n_out: Int, n_in: Int, first_row: Int, x_stride: Int, z_rows: Int, scale: Float,
     ):  # fmt: skip
-        n_rows = load_i32(count_at)
         row = np.int64(cuda.blockIdx.y) * COLUMNS
-        if row >= n_rows:
+        last = load_i32(count_at)
+        if tiles != 0:
+            if cuda.blockIdx.y >= last:
+                return
+            tile = tiles + 12 * cuda.blockIdx.y
+            first_row += load_i32(tile) * z_rows
+            row = load_i32(tile + 4)
+            last = row + load_i32(tile + 8)
+        if row >= last:
             return
         lane = cuda.threadIdx.x & 31
         g, t = np.int64(lane >> 2), np.int64(lane & 3)
@@ -100,9 +115,10 @@ def _make_matmul(form: Format):
         codes_at = cuda.local.array(N_TILES, np.int64)
         scales_at = cuda.local.array(n_scales, np.int64)
         for n in range(N_TILES):
-            codes_at[n] = x + min(row + 8 * n + g, n_rows - 1) * x_stride + 4 * t
+            codes_at[n] = x + _source(row + 8 * n + g, last, sources, divisor) * x_stride + 4 * t
             for c in range(2):
-                scales_at[2 * n + c] = x + min(row + 8 * n + 2 * t + c, n_rows - 1) * x_stride + n_in
+                at = _source(row + 8 * n + 2 * t + c, last, sources, divisor)
+                scales_at[2 * n + c] = x + at * x_stride + n_in
         even = cuda.local.array(_N_SUMS, float32)
         odd = cuda.local.array(_N_SUMS, float32)
         total = cuda.local.array(_N_SUMS, float32)
@@ -124,7 +140,7 @@ def _make_matmul(form: Format):
         for n in range(N_TILES):
             for i in range(4):
                 output, r = o + 8 * (i // 2), row + 8 * n + 2 * t + i % 2
-                if output < n_out and r < n_rows:
+                if output < n_out and r < last:
                     at = 4 * (n_out * r + output)
                     finish(
                         out + at, total[4 * n + i], bias + 4 * (first_row + output) if bias != 0 else 0,

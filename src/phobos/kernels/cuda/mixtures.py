@@ -1,4 +1,5 @@
-"""Lowers products with many matrices, of experts or of heads, to the kernels of `matmul.py` and `moe.py`.
+"""Lowers products with many matrices, of experts or of heads, to the kernels of `matmul.py`, `matmul_tile.py` and
+`moe.py`.
 
 Pairs (row, expert) are put in order of their experts, multiplied there in tiles, and brought back weighted. Heads need
 no order: a product's grid has a third direction for them. The scratch is shared by all such ops of a program, which
@@ -11,7 +12,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from phobos.kernels.activations import input_matrices
-from phobos.kernels.cuda.layout import BLOCK, ROW_TILE, ROWS_OF_BLOCK, THREADS, WARP, quantized_stride
+from phobos.kernels.cuda.layout import (
+    BLOCK,
+    NORM_THREADS,
+    ROW_TILE,
+    ROWS_OF_BLOCK,
+    THREADS,
+    TILE_COLUMNS,
+    TILE_OUTPUTS,
+    WARP,
+    quantized_stride,
+)
 from phobos.kernels.cuda.weights import Weight, takes_codes
 from phobos.program.steps import Experts, Gating, HeadMatMul, Route
 
@@ -20,6 +31,7 @@ if TYPE_CHECKING:
 
 GATINGS: Mapping[Gating, int] = {"softmax": 0, "sigmoid": 1, "chosen": 2}
 SINGLE_ROWS = 4  # up to this many rows of a pass, a tile is one pair: hardly any share an expert
+TILED_PAIRS = 12  # from so many pairs an expert on, in the mean, products run on tensor cores
 SOURCES, PLACES, TILES, N_TILES = "mix.sources", "mix.places", "mix.tiles", "mix.n_tiles"
 
 
@@ -60,12 +72,15 @@ def lower_experts(low: Lowering, op: Experts) -> None:
     """Sort, multiply by gate and up, activate, multiply by down, add up."""
     at = low.addresses
     n_used, n_rows = op.route.width // 2, low.rows_of(op.x)
-    n_tile = 1 if n_rows <= SINGLE_ROWS else 8
     n_pairs = n_rows * n_used
+    is_tiled = n_pairs >= TILED_PAIRS * op.n_experts and all(
+        takes_codes(low.weights, name) for name in (op.gate, op.up, op.down) if name is not None
+    )
+    n_tile = TILE_COLUMNS if is_tiled else 1 if n_rows <= SINGLE_ROWS else 8
     n_tiles = min(n_pairs, n_pairs // n_tile + op.n_experts)
     table = (at[SOURCES], at[PLACES], at[TILES], at[N_TILES])
     arguments: tuple[int | float, ...] = (*table, low.at(op.route), low.count_at(op.x), op.n_experts, n_used, n_tile)
-    low.emit("moe:sort_pairs", arguments, op, (1, 1, 1))
+    low.emit("moe:sort_pairs", arguments, op, (1, 1, 1), n_threads=NORM_THREADS)
 
     def multiply(target: str, x: str, weight: str, bias: str | None, first_row: int) -> None:
         """A product of pairs; `x` is "mix.hidden", a row a place, or the op's own input, a row for `n_used` pairs."""
@@ -75,13 +90,17 @@ def lower_experts(low: Lowering, op: Experts) -> None:
         codes = takes_codes(low.weights, weight)
         source = at["mix.hidden.q8" if codes else x] if not is_input else low.codes_of(op.x, op) if codes else at[x]
         stride = quantized_stride(n_in) if codes else 4 * n_in
-        values = (
+        values: tuple[int | float, ...] = (
             at[target], source, *held.planes, low.vector(bias), 0, at[N_TILES], at[TILES],
-            at[SOURCES] if is_input else 0, n_used, n_out, n_in, first_row, stride, 4 * n_out,
-            held.shape[0] // op.n_experts, 0, 0, 1.0,
+            at[SOURCES] if is_input else 0, n_used, n_out, n_in, first_row, stride,
         )  # fmt: skip
-        grid = (-(-n_out // ROWS_OF_BLOCK), n_tiles, 1)
-        low.emit(f"matmul:matmul_{held.kind.name}_{n_tile}", values, op, grid)
+        n_rows_each = held.shape[0] // op.n_experts
+        if is_tiled:
+            name, n_outputs, values = f"matmul_tile:matmul_{held.kind.name}", TILE_OUTPUTS, (*values, n_rows_each, 1.0)
+        else:
+            name, n_outputs = f"matmul:matmul_{held.kind.name}_{n_tile}", ROWS_OF_BLOCK
+            values = (*values, 4 * n_out, n_rows_each, 0, 0, 1.0)
+        low.emit(name, values, op, (-(-n_out // n_outputs), n_tiles, 1))
 
     if op.gate is None:
         multiply("mix.gate", op.x.name, op.up, op.up_bias, 0)

@@ -1,8 +1,8 @@
 """Mixtures of experts: routing, pairs (row, expert) sorted by expert, and their results brought back.
 
 Theory. Sorted by expert, an expert's pairs are neighbours ("places"). A tile is up to `n_tile` places of one expert;
-the products of `matmul.py` run on tiles, so a row has the same bits whoever came with it. The order of a pass lies in
-three tables of int32, see `sort_pairs`.
+the products of `matmul.py` and `matmul_tile.py` run on tiles, so a row has the same bits whoever came with it. The
+order of a pass lies in three tables of int32, see `sort_pairs`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from numba import cuda, float32, int32
 from phobos.kernels.cuda.compiler import Float, Int, kernel
 from phobos.kernels.cuda.elementary import exponential, sigmoid
 from phobos.kernels.cuda.intrinsics import device, load_f32, load_i32, store_f32, store_i32
-from phobos.kernels.cuda.layout import MAX_EXPERTS, THREADS, WARP
+from phobos.kernels.cuda.layout import MAX_EXPERTS, NORM_THREADS, THREADS, WARP
 from phobos.kernels.cuda.norm import max_warp, sum_warp
 
 SOFTMAX, SIGMOID, CHOSEN = 0, 1, 2
 _EVERYONE = 0xFFFFFFFF
-_N_STARTS = MAX_EXPERTS + 1
+_N_WARPS = NORM_THREADS // WARP
+_N_COUNTS = _N_WARPS * MAX_EXPERTS
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _LOWEST = np.float32(-1e30)
 _SMALLEST_SUM = np.float32(6.103515625e-5)  # the least normal half, which sums of weights are not let below
@@ -132,44 +133,110 @@ def _weights(target, chosen, n_used, is_chosen, is_normalized, expert_scales, sc
         store_f32(target + 4 * (n_used + j), weight)
 
 
-@kernel(THREADS)
+@device
+def _expert_of(routes, pair, n_pairs, n_used):
+    """The expert of a pair; -1 behind the last."""
+    if pair >= n_pairs:
+        return int32(-1)
+    return int32(load_f32(routes + 4 * (pair // n_used * 2 * n_used + pair % n_used)))
+
+
+@device
+def _rank(expert):
+    """How many lower lanes of the warp have the same number, and how many lanes in all."""
+    lane = cuda.threadIdx.x & 31
+    below, same = int32(0), int32(0)
+    for j in range(WARP):
+        if cuda.shfl_sync(_EVERYONE, expert, j) == expert:
+            same += int32(1)
+            if j < lane:
+                below += int32(1)
+    return below, same
+
+
+@device
+def _sum_before(value, sums):
+    """The sum over all threads before this one; `sums` holds a number a warp."""
+    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
+    total = value
+    for step in (1, 2, 4, 8, 16):
+        other = cuda.shfl_sync(_EVERYONE, total, max(lane - step, 0))
+        if lane >= step:
+            total = int32(total + other)
+    if lane == WARP - 1:
+        sums[warp] = total
+    cuda.syncthreads()
+    total = int32(total - value)
+    for w in range(warp):
+        total = int32(total + sums[w])
+    cuda.syncthreads()
+    return total
+
+
+@kernel(NORM_THREADS)
 def sort_pairs(
     sources: Int, places: Int, tiles: Int, n_tiles_at: Int, routes: Int, n_rows_at: Int, n_experts: Int, n_used: Int,
     n_tile: Int,
 ):  # fmt: skip
     """One block. `sources[s]` is the pair at place s, `places` back; `tiles` are three numbers each: expert, first
-    place, places. A thread an expert counts and places its pairs in order of rows."""
-    starts = cuda.shared.array(_N_STARTS, int32)
+    place, places. Pairs of an expert are in order of rows: each warp counts those of its share of the pairs, then an
+    expert's counts are summed up over the warps and the experts, and each warp places its pairs."""
+    counts = cuda.shared.array(_N_COUNTS, int32)
+    starts = cuda.shared.array(MAX_EXPERTS, int32)
+    sums = cuda.shared.array(_N_WARPS, int32)
+    thread = np.int64(cuda.threadIdx.x)
+    lane, warp = thread & 31, thread >> 5
     n_pairs = load_i32(n_rows_at) * n_used
-    for e in range(cuda.threadIdx.x, n_experts, THREADS):
-        count = 0
-        for pair in range(n_pairs):
-            if np.int64(load_f32(routes + 4 * (pair // n_used * 2 * n_used + pair % n_used))) == e:
-                count += 1
-        starts[e + 1] = int32(count)
+    share = (n_pairs + NORM_THREADS - 1) // NORM_THREADS * WARP
+    first, last = warp * share, min((warp + 1) * share, n_pairs)
+    for i in range(thread, _N_WARPS * n_experts, NORM_THREADS):
+        counts[i] = int32(0)
     cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        starts[0] = int32(0)
-        n_tiles = 0
-        for e in range(n_experts):
-            first = np.int64(starts[e])
-            count = np.int64(starts[e + 1])
-            starts[e + 1] = int32(first + count)
-            for at in range(0, count, n_tile):
-                store_i32(tiles + 12 * n_tiles, np.int64(e))
-                store_i32(tiles + 12 * n_tiles + 4, first + at)
-                store_i32(tiles + 12 * n_tiles + 8, min(np.int64(n_tile), count - at))
-                n_tiles += 1
-        store_i32(n_tiles_at, np.int64(n_tiles))
+    for begin in range(first, last, WARP):
+        expert = _expert_of(routes, begin + lane, n_pairs, n_used)
+        below, same = _rank(expert)
+        if below == 0 and expert >= 0:
+            counts[warp * n_experts + expert] += same
+        cuda.syncwarp()
     cuda.syncthreads()
-    for e in range(cuda.threadIdx.x, n_experts, THREADS):
-        place = np.int64(starts[e])
-        if starts[e + 1] > starts[e]:
-            for pair in range(n_pairs):
-                if np.int64(load_f32(routes + 4 * (pair // n_used * 2 * n_used + pair % n_used))) == e:
-                    store_i32(sources + 4 * place, np.int64(pair))
-                    store_i32(places + 4 * pair, place)
-                    place += 1
+    for e in range(thread, n_experts, NORM_THREADS):
+        total = int32(0)
+        for w in range(_N_WARPS):
+            count = counts[w * n_experts + e]
+            counts[w * n_experts + e] = total
+            total = int32(total + count)
+        starts[e] = total
+    cuda.syncthreads()
+    each = (n_experts + NORM_THREADS - 1) // NORM_THREADS
+    first_expert, last_expert = min(thread * each, n_experts), min((thread + 1) * each, n_experts)
+    n_mine, n_tiles = int32(0), int32(0)
+    for e in range(first_expert, last_expert):
+        n_mine = int32(n_mine + starts[e])
+        n_tiles = int32(n_tiles + (starts[e] + n_tile - 1) // n_tile)
+    start, number = np.int64(_sum_before(n_mine, sums)), np.int64(_sum_before(n_tiles, sums))
+    for e in range(first_expert, last_expert):
+        count = np.int64(starts[e])
+        starts[e] = int32(start)
+        for at in range(0, count, n_tile):
+            store_i32(tiles + 12 * number, e)
+            store_i32(tiles + 12 * number + 4, start + at)
+            store_i32(tiles + 12 * number + 8, min(n_tile, count - at))
+            number += 1
+        start += count
+    if thread == NORM_THREADS - 1:
+        store_i32(n_tiles_at, number)
+    cuda.syncthreads()
+    for begin in range(first, last, WARP):
+        expert = _expert_of(routes, begin + lane, n_pairs, n_used)
+        below, same = _rank(expert)
+        if expert >= 0:
+            place = np.int64(starts[expert] + counts[warp * n_experts + expert] + below)
+            store_i32(sources + 4 * place, begin + lane)
+            store_i32(places + 4 * (begin + lane), place)
+        cuda.syncwarp()
+        if below == 0 and expert >= 0:
+            counts[warp * n_experts + expert] += same
+        cuda.syncwarp()
 
 
 @kernel(THREADS)
