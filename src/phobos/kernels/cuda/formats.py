@@ -226,6 +226,37 @@ def _level_pair(codes, high, index, t):
 
 
 @device
+def _three_bits(codes, high, index):
+    """Eight three-bit places a word, and the first eight entries of the table at `high`."""
+    t0, t1, _, _ = read_shared_words(high)
+    at = codes + 12 * index
+    a, b, c = load_u32(at), load_u32(at + 4), load_u32(at + 8)
+    ones = np.uint32(0x11111111)
+    d = (a >> np.uint32(3)) & ones | ((b >> np.uint32(3)) & ones) << np.uint32(1)
+    d |= ((c >> np.uint32(3)) & ones) << np.uint32(2)
+    mask = np.uint32(0x77777777)
+    return a & mask, b & mask, c & mask, d, t0, t1
+
+
+@device
+def _three_bit_words(codes, high, index):
+    a, b, c, d, t, u = _three_bits(codes, high, index)
+    s = np.uint32(16)
+    return (
+        permute(t, u, a), permute(t, u, a >> s), permute(t, u, b), permute(t, u, b >> s), permute(t, u, c),
+        permute(t, u, c >> s), permute(t, u, d), permute(t, u, d >> s),
+    )  # fmt: skip
+
+
+@device
+def _three_bit_pair(codes, high, index, t):
+    a, b, c, d, low, top = _three_bits(codes, high, index)
+    shift = np.uint32(16 * (t & 1))
+    first, second = (a, c) if t < 2 else (b, d)
+    return permute(low, top, first >> shift), permute(low, top, second >> shift)
+
+
+@device
 def _level_scales(scales, index):
     at = scales + 20 * (index >> 3)
     d = load_f32(at + 16)
@@ -350,6 +381,9 @@ FORMATS: dict[GGMLType, Format] = {
     _T.Q5_K: _format(_T.Q5_K, _FIVE_BITS, _k_scales),
     _T.Q6_K: _format(_T.Q6_K, _SIX_BITS, _q6_scales, signed=True, has_minimum=False, halves=True),
     _T.IQ4_NL: _format(_T.IQ4_NL, _make_table_words(_IQ4_NL), _scale_only, signed=True, has_minimum=False),
+    _T.Q3_K: _format(
+        _T.Q3_K, (_three_bit_words, _three_bit_pair), _level_scales, signed=True, has_minimum=False, halves=True
+    ),
     _T.IQ4_XS: _format(
         _T.IQ4_XS, (_level_words, _level_pair), _level_scales, signed=True, has_minimum=False, halves=True
     ),

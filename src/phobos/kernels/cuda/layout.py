@@ -1,13 +1,15 @@
 """Where things lie in a card's memory: the numbers that packing, kernels and lowering share. No Numba here.
 
-Packed weights. A matrix is up to three *planes*, each row after row, blocks of 32 inputs in order: code bytes (16 or 32
+Packed weights. A matrix is up to three *planes*, each row after row, blocks of 32 inputs in order: code bytes (4 to 32
 a block), further bits of the codes, scales. So the eight threads that share a row read neighbouring 16 bytes.
 
 Code word j of a block holds inputs 4j to 4j+3, a byte each. Four-bit codes lie as words 0 to 3 in the low and words 4
 to 7 in the high halves of 16 bytes; types whose codes stand for entries of a table have theirs in order instead, four
-nibbles a word. A fifth bit: bit j of byte i of the block's word is that of input 4j + i. Fifth and sixth: bits 2j and
-2j+1 of byte i of the first word are those of input 4j + i, of the second word those of input 16 + 4j + i. Codes of one
-and of two bits lie as a fifth and as a fifth and sixth do.
+nibbles a word. Three-bit codes lie so in the first 12 bytes, eight nibbles a word; the top bits of the first word's
+nibbles are the lowest bits of the last eight codes, those of the second and third word the others. A fifth bit: bit j
+of byte i of the block's word is that of input 4j + i. Fifth and sixth: bits 2j and 2j+1 of byte i of the first word are
+those of input 4j + i, of the second word those of input 16 + 4j + i. Codes of one and of two bits lie as a fifth and as
+a fifth and sixth do.
 
 Quantized activations. A row is one record: `n_in` int8 codes, then for each block of 32 a float scale and that scale
 times the sum of the block's codes.
@@ -63,13 +65,14 @@ class PackedType:
 
 
 def _levels(*levels: int) -> PackedType:
-    """Of types held as levels of single values, a scale for every 16: a small whole number times a float32 for 256."""
-    return PackedType("iq4_xs", 256, 16, 0, 20, 256, table=(*levels, *(0,) * (16 - len(levels))))
+    """Of types held as levels of single values, in three bits or four, a scale for every 16: a small whole number times
+    a float32 for 256."""
+    name, n_bytes = ("q3_k", 12) if len(levels) <= 8 else ("iq4_xs", 16)
+    return PackedType(name, 256, n_bytes, 0, 20, 256, table=(*levels, *(0,) * (16 - len(levels))))
 
 
 _EIGHTHS = _levels(-9, -7, -1, 1, 7, 9)  # -1, 0 and 1, each moved by an eighth
 _TWO_BITS = _levels(-43, -25, -8, 8, 25, 43)
-_WHOLE = _levels(*range(-4, 4))
 _TERNARY = PackedType("tq2_0", 256, 8, 0, 2, 256)
 
 PACKED: dict[GGMLType, PackedType] = {
@@ -90,14 +93,14 @@ PACKED: dict[GGMLType, PackedType] = {
     GGMLType.TQ1_0: _TERNARY,  # 1.22 of the file's bytes
     GGMLType.TQ2_0: _TERNARY,
     GGMLType.IQ4_XS: _levels(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
-    GGMLType.Q3_K: _WHOLE,  # 1.35
+    GGMLType.Q3_K: _levels(*range(-4, 4)),  # 1.05
     GGMLType.IQ3_XXS: _levels(*(sign * x for sign in (1, -1) for x in (4, 12, 20, 28, 36, 44, 52, 62))),  # 1.51
     GGMLType.IQ3_S: _levels(*range(-15, 16, 2)),  # 1.35
-    GGMLType.IQ2_XXS: _TWO_BITS,  # 2.24
-    GGMLType.IQ2_XS: _TWO_BITS,  # 2.00
-    GGMLType.IQ2_S: _TWO_BITS,  # 1.80
-    GGMLType.IQ1_S: _EIGHTHS,  # 2.96
-    GGMLType.IQ1_M: _EIGHTHS,  # 2.64
+    GGMLType.IQ2_XXS: _TWO_BITS,  # 1.76
+    GGMLType.IQ2_XS: _TWO_BITS,  # 1.57
+    GGMLType.IQ2_S: _TWO_BITS,  # 1.41
+    GGMLType.IQ1_S: _EIGHTHS,  # 2.32
+    GGMLType.IQ1_M: _EIGHTHS,  # 2.07
     GGMLType.F32: PackedType("f32", 1, 4, is_float=True),
     GGMLType.F16: PackedType("f16", 1, 2, is_float=True),
     GGMLType.BF16: PackedType("bf16", 1, 2, is_float=True),

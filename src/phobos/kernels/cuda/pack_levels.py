@@ -1,6 +1,6 @@
-"""Packing of the types whose codes name more than one value (points of a codebook), or that need
-no kernels of their own: as levels of single values, four bits each, which a table of the type turns into signed bytes,
-with a scale for every 16.
+"""Packing of the types whose codes name more than one value (points of a codebook), or that need no kernels of their
+own: as levels of single values, three or four bits each, which a table of the type turns into signed bytes, with a
+scale for every 16.
 
 Levels are read off the values themselves: what is left of them once they are divided by their scale is an entry of the
 table. `SCALES[type](blocks)` gives a block's float32 scale [n] and the small whole numbers [n, 16] that multiply it.
@@ -99,9 +99,21 @@ SCALES: Mapping[GGMLType, Callable[[Bytes], Scales]] = {
 }
 
 
+def _in_fours(codes: Bytes) -> Bytes:
+    """Codes [n, 32] to nibbles in order."""
+    return codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+
+
+def _in_threes(codes: Bytes) -> Bytes:
+    """Codes below 8 [n, 32] to nibbles in order, the last eight in the top bits of the others."""
+    bits = codes[:, None, 24:] >> np.arange(3, dtype=np.uint8)[:, None] & np.uint8(1)
+    return _in_fours(codes[:, :24] | bits.reshape(-1, 24) << np.uint8(3))
+
+
 def make_packer(kind: GGMLType) -> Callable[[Bytes], tuple[Bytes, None, Bytes]]:
     """The packer of a type, as in `pack.py`; the second plane is the type's table, the same for all blocks."""
     places = np.zeros(256, np.uint8)
+    join = _in_threes if PACKED[kind].code_bytes == 12 else _in_fours
     for place, level in reversed(list(enumerate(PACKED[kind].table))):
         places[level + 128] = place
 
@@ -111,8 +123,8 @@ def make_packer(kind: GGMLType) -> Callable[[Bytes], tuple[Bytes, None, Bytes]]:
         scales = d[:, None] * small
         values = TABLE[kind].dequantize(blocks).reshape(-1, 16, 16)
         levels = np.rint(values / np.where(scales == 0, np.float32(1), scales)[:, :, None])
-        codes = places[levels.astype(np.int16) + 128].reshape(-1, 16, 2)
+        codes = places[levels.astype(np.int16) + 128].reshape(-1, 32)
         ends = np.concatenate([small.view(np.uint8), d.astype("<f4")[:, None].view(np.uint8)], axis=1)
-        return codes[:, :, 0] | codes[:, :, 1] << np.uint8(4), None, np.ascontiguousarray(ends)
+        return join(codes), None, np.ascontiguousarray(ends)
 
     return pack
