@@ -98,6 +98,24 @@ def count_launch(
     return floats, 0
 
 
+def tile_bytes(launch: Launch, op: MatMul, weight: Weight, n_rows: int) -> int:
+    """Bytes that tiles of a product on tensor cores ask the second cache for: weights once for each tile of rows,
+    activations once for each tile of outputs."""
+    rows, outputs = launch.grid[:2] if launch.kernel.startswith("matmul_stages") else launch.grid[1::-1]
+    return rows * weight.n_bytes + outputs * n_rows * quantized_stride(op.x.width)
+
+
+def count_tiles(lowering: Lowering, weights: dict[str, Weight], n_rows: int) -> tuple[int, int]:
+    """(bytes, `mma` of 16 by 8 by 32) of all tiled products of a pass."""
+    n_bytes = n_products = 0
+    for launch, op in zip(*lowering.lower(n_rows, 1), strict=True):
+        if launch.kernel.startswith(("matmul_stages", "matmul_tile")):
+            assert isinstance(op, MatMul)
+            n_bytes += tile_bytes(launch, op, weights[op.weight], n_rows)
+            n_products += n_rows * op.out.width * op.x.width // (16 * 8 * 32)
+    return n_bytes, n_products
+
+
 def count_pass(
     program: Program, lowering: Lowering, weights: dict[str, Weight], n_rows: int, context: int
 ) -> dict[str, Count]:
@@ -105,7 +123,7 @@ def count_pass(
     table: dict[str, Count] = {}
     for launch, op in zip(*lowering.lower(n_rows, 1), strict=True):
         module, _, kernel = launch.kernel.partition(":")
-        is_tiled = module == "matmul_tile"
+        is_tiled = module in ("matmul_stages", "matmul_tile")
         count = table.setdefault(kernel + " (mma)" * is_tiled, Count(is_tiled=is_tiled))
         n_bytes, operations = count_launch(launch, op, weights, n_rows, 1, context)
         count.n, count.n_bytes, count.operations = count.n + 1, count.n_bytes + n_bytes, count.operations + operations
@@ -152,6 +170,11 @@ def main(arguments: Sequence[str]) -> int:
     print()
     print("\n".join(format_table(f"One prompt pass of {PROMPT_ROWS} rows", prompt)))
     print()
+    n_bytes, n_products = count_tiles(lowering, weights, PROMPT_ROWS)
+    print(
+        f"The prompt's tiles ask the second cache for {n_bytes / 1e9:.2f} GB, {n_bytes / n_products:.0f} bytes for "
+        "each of their matrix instructions."
+    )
     moved = sum(count.n_bytes for count in decode.values())
     n_launches = sum(count.n for count in decode.values())
     print(f"Of the decode pass's {moved / 1e6:.1f} MB, {read / moved:.1%} are the file's own weights.")

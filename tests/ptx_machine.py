@@ -3,7 +3,7 @@
 A register is a NumPy array of one value a thread (or one value, where all have the same). Threads that stand at the
 same instruction go on together, those that are furthest behind first, so that branches meet again; barriers hold a
 block's threads until all have come. What a card leaves undefined is an error here: memory outside of any allocation,
-addresses that are not aligned, a shuffle that not all lanes of a warp take part in.
+addresses that are not aligned, a shuffle that not all lanes of a warp take part in, and what `ptx_shared.py` watches.
 
 Not a model of time. Multiply-adds are rounded from float64, which can differ from a card's in the last bit.
 """
@@ -19,6 +19,7 @@ import numpy as np
 
 from ptx_matrix import multiply_fragments
 from ptx_operations import OPERATIONS, types_of
+from ptx_shared import SharedMemory
 from ptx_text import Address, Entry, Instruction, Operand, Register
 
 BASE = 1 << 32  # the first address of global memory
@@ -117,7 +118,7 @@ class Threads:
         self.targets = set(entry.labels.values())
         self.n = n_threads * len(blocks)
         self.block = np.repeat(np.arange(len(blocks)), n_threads)
-        self.shared = np.zeros((len(blocks), max(16, -(-entry.shared_bytes // 16) * 16)), np.uint8)
+        self.shared = SharedMemory(len(blocks), entry.shared_bytes, self.n)
         self.registers: dict[str, Array] = {}
         thread = np.tile(np.arange(n_threads, dtype=np.uint32), len(blocks))
         number = np.repeat(blocks, n_threads).astype(np.uint32)
@@ -142,6 +143,7 @@ class Threads:
             ready = ~self.exited & ~self.waiting
             if not ready.any():
                 self.waiting[:] = False
+                self.shared.pass_barrier()
                 continue
             index = int(self.at[ready].min())
             mask = ready & (self.at == index)
@@ -227,6 +229,8 @@ class Threads:
             assert instruction.parts[1] == "warp", instruction.text
         elif kind == "mma":
             self._multiply(instruction, mask)
+        elif kind == "cp":
+            self._copy(instruction, mask)
         else:
             target, *sources = instruction.operands
             types = types_of(instruction.parts)
@@ -255,6 +259,10 @@ class Threads:
         whole, index = self._places(parts[1], place, kind, mask)
         if self.traffic is not None and parts[1] == "global":
             self._count(place, kind.itemsize * len(values), mask)
+        if parts[1] == "shared":
+            threads = np.arange(self.n) if mask is None else np.flatnonzero(mask)
+            note = self.shared.note_read if is_load else self.shared.note_write
+            note(np.broadcast_to(index, self.n)[threads] * kind.itemsize, kind.itemsize * len(values), threads // WARP)
         for i, value in enumerate(values):
             if is_load:
                 loaded = whole[index + i]
@@ -270,8 +278,40 @@ class Threads:
             return self.memory.data.view(kind), self.memory.places(place, kind.itemsize, mask)
         offset = np.where(True if mask is None else mask, place, np.uint64(0)).astype(np.int64)
         assert (offset >= 0).all() and (offset < self.entry.shared_bytes).all(), "an address outside of shared memory"
-        index = (self.block * self.shared.shape[1] + offset) // kind.itemsize
-        return self.shared.reshape(-1).view(kind), index
+        index = (self.block * self.shared.block_bytes + offset) // kind.itemsize
+        return self.shared.bytes.view(kind), index
+
+    def _copy(self, instruction: Instruction, mask: Array) -> None:
+        """cp.async: 4, 8 or 16 bytes of global memory to shared, the last of them zeros where fewer are to be read."""
+        active = np.ones(self.n, bool) if mask is None else mask
+        if instruction.parts[2] == "commit_group":
+            self.shared.close_group(active)
+            return
+        if instruction.parts[2] == "wait_group":
+            self.shared.wait(int(np.asarray(self.read(instruction.operands[0]))), active)
+            return
+        assert instruction.parts[3:5] == ("shared", "global"), instruction.text
+        threads = np.flatnonzero(active)
+        target, source, size, *rest = instruction.operands
+        n_bytes = int(np.asarray(self.read(size)))
+        places = []
+        for operand in (target, source):
+            assert isinstance(operand, Address)
+            place = np.asarray(self.read(operand.base)).astype(np.uint64) + np.uint64(operand.offset % (1 << 64))
+            assert (np.broadcast_to(place, self.n)[threads] % np.uint64(n_bytes) == 0).all(), instruction.text
+            places.append(place)
+        n_read = np.broadcast_to(self.read(rest[0]) if rest else n_bytes, self.n)[threads].astype(np.int64)
+        assert (n_read <= n_bytes).all(), instruction.text
+        _, to = self._places("shared", places[0], np.dtype(np.uint8), active)
+        data = np.zeros((len(threads), n_bytes), np.uint8)
+        reads = active.copy()
+        for i in range(n_bytes):
+            reads[threads] = i < n_read
+            place = self.memory.places(places[1] + np.uint64(i), 1, reads)
+            data[:, i] = np.where(i < n_read, self.memory.data[np.broadcast_to(place, self.n)[threads]], 0)
+        if self.traffic is not None:
+            self._count(places[1], n_bytes, active & (np.bincount(threads, n_read, self.n) > 0))
+        self.shared.begin_copy(threads, np.broadcast_to(to, self.n)[threads], data)
 
     def _count(self, place: Array, n_bytes: int, mask: Array) -> None:
         assert self.traffic is not None

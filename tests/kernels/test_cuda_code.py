@@ -14,8 +14,8 @@ from phobos.kernels.cuda.compiler import CompiledKernel, Kernel, load_code
 
 TARGETS = ((8, 0), (9, 0))
 MODULES = (
-    "attention", "delta", "matmul", "matmul_tile", "moe", "norm", "pointwise", "probe", "rope", "sampling", "scan",
-    "short_conv", "streams",
+    "attention", "delta", "matmul", "matmul_stages", "matmul_tile", "moe", "norm", "pointwise", "probe", "rope",
+    "sampling", "scan", "short_conv", "streams",
 )  # fmt: skip
 REGISTERS_OF_PROCESSOR = 65536
 SHARED_OF_BLOCK = 48 << 10

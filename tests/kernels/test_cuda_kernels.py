@@ -77,22 +77,39 @@ def test_products(tmp_path: Path, kind: GGMLType) -> None:
     """Against exact arithmetic on the same quantized activations; outputs that fill no block, a bias, a scale, a
     residual, and only some of the weight's rows."""
     n_in, n_out = 768, 40
-    x, values = random(1, 24, n_in), make_matrix(kind, n_out + 32, n_in)
+    tokens = np.arange(70) % n_out
+    x, values = random(1, n_out, n_in), make_matrix(kind, n_out + 32, n_in)
     shape, data = pack_tensor(kind, values)
     w = TABLE[kind].dequantize(np.frombuffer(data, np.uint8)).reshape(shape).astype(np.float64)[16 : 16 + n_out]
-    bias, residual = random(4, n_out + 32), random(5, 24, n_out)
+    bias, residual = random(4, n_out + 32), random(5, n_out, n_out)
     out, r = Buffer("out", n_out), Buffer("r", n_out)
     op = MatMul(out, Buffer("x", n_in), "w", "b", r, 0.5, 16)
     one = OneOp({"x": x, "r": residual}, (op,), out, {"w": (kind, values), "b": (F32, bias)})
     seen = x.astype(np.float64) if kind in FLOAT_TYPES else quantize_activations(x)
     size = np.abs(seen) @ np.abs(w).T
-    with loaded(one, tmp_path, "cuda", max_rows=24) as backend:
-        found = [backend.run(make_batch(np.arange(n))).copy() for n in (1, 3, 24)]
+    with loaded(one, tmp_path, "cuda", n_ctx=96, max_rows=70) as backend:
+        found = [backend.run(make_batch(tokens[:n])).copy() for n in (1, 3, 24, 70)]
     for got in found:
         n = len(got)
-        want = (seen[:n] @ w.T + bias[16 : 16 + n_out]) * 0.5 + residual[:n]
-        assert np.max(np.abs(got - want) / size[:n]) < 1e-6
+        want = (seen @ w.T + bias[16 : 16 + n_out]) * 0.5 + residual
+        assert np.max(np.abs(got - want[tokens[:n]]) / size[tokens[:n]]) < 1e-6
         assert np.array_equal(got, found[-1][:n]), "a row's bits depend on its company"
+
+
+@pytest.mark.parametrize(("kind", "n_in"), [(GGMLType.Q8_0, 32), (GGMLType.Q4_1, 96), (GGMLType.Q5_0, 544)])
+def test_products_of_few_and_odd_blocks(tmp_path: Path, kind: GGMLType, n_in: int) -> None:
+    """Parts that have no block or one less than others; more outputs and rows than a tile has."""
+    x, values, out = random(1, 150, n_in), random(2, 150, n_in), Buffer("out", 150)
+    shape, data = pack_tensor(kind, values)
+    w = TABLE[kind].dequantize(np.frombuffer(data, np.uint8)).reshape(shape).astype(np.float64)
+    one = OneOp({"x": x}, (MatMul(out, Buffer("x", n_in), "w"),), out, {"w": (kind, values)})
+    with loaded(one, tmp_path, "cuda", n_ctx=160, max_rows=140) as backend:
+        found = [backend.run(make_batch(np.arange(n))).copy() for n in (8, 63, 140)]
+    seen = quantize_activations(x)
+    for got in found:
+        n = len(got)
+        assert np.max(np.abs(got - seen[:n] @ w.T) / (np.abs(seen[:n]) @ np.abs(w).T)) < 1e-6
+        assert np.array_equal(got, found[-1][:n])
 
 
 @pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.Q2_K, GGMLType.IQ4_XS, F32], ids=lambda kind: kind.name)

@@ -78,11 +78,7 @@ def test_branches_meet_again_and_shuffles_need_all_lanes() -> None:
         run(parted, memory, address)
 
 
-def test_a_barrier_holds_the_threads_of_its_block() -> None:
-    """Each thread writes its number, then reads that of the thread at the other end."""
-    memory = Memory(1 << 16)
-    address = memory.allocate(256)
-    body = """
+MIRRORED = """
     st.shared.u32 	[%rd2], %r1;
     bar.sync 	0;
     mov.u32 	%r5, 63;
@@ -91,9 +87,53 @@ def test_a_barrier_holds_the_threads_of_its_block() -> None:
     ld.shared.u32 	%r7, [%rd5];
     st.global.u32 	[%rd3], %r7;
     ret;
-    """
-    run(body, memory, address)
+"""
+
+
+def test_a_barrier_holds_the_threads_of_its_block() -> None:
+    """Each thread writes its number, then reads that of the thread at the other end."""
+    memory = Memory(1 << 16)
+    address = memory.allocate(256)
+    run(MIRRORED, memory, address)
     assert np.array_equal(floats(memory, address, 64), np.arange(64)[::-1])
+
+
+def test_warps_that_share_a_word_with_no_barrier_between_are_an_error() -> None:
+    memory = Memory(1 << 16)
+    address = memory.allocate(256)
+    with pytest.raises(AssertionError, match="is read that another warp wrote with no barrier"):
+        run(MIRRORED.replace("bar.sync 	0;", ""), memory, address)
+    again = MIRRORED.replace("ret;", "st.shared.u32 	[%rd2], %r7;\n ret;")
+    with pytest.raises(AssertionError, match="is written that another warp used with no barrier"):
+        run(again, memory, address)
+    run(again.replace("st.global", "bar.sync 	0;\n st.global"), memory, address)
+    with pytest.raises(AssertionError, match="two warps write a word at once"):
+        run("st.shared.u32 	[space], %r1;\n ret;", memory, address)
+
+
+COPIED = """
+    cp.async.ca.shared.global [%rd2], [%rd3], 4, %r8;
+    cp.async.commit_group;
+    cp.async.wait_group 0;
+    ld.shared.u32 	%r7, [%rd2];
+    add.u32 	%r7, %r7, 1;
+    st.global.u32 	[%rd3], %r7;
+    ret;
+"""
+
+
+def test_asynchronous_copies_are_there_once_they_are_waited_for() -> None:
+    """The last threads copy nothing, which is zeros; a group too few waited for is an error."""
+    memory = Memory(1 << 16)
+    address = memory.allocate(256)
+    before = np.arange(64, dtype=np.uint32) + 7
+    sizes = "setp.lt.u32 	%p1, %r1, 60;\n selp.b32 	%r8, 4, 0, %p1;\n"
+    memory.view(address, 256).view(np.uint32)[:] = before
+    run(sizes + COPIED, memory, address, n_blocks=1)
+    assert np.array_equal(floats(memory, address, 64), np.where(np.arange(64) < 60, before + 1, 1))
+    for wrong in (COPIED.replace("wait_group 0", "wait_group 1"), COPIED.replace("cp.async.commit_group;", "")):
+        with pytest.raises(AssertionError, match="touched that a copy is to bring"):
+            run(sizes + wrong, memory, address, n_blocks=1)
 
 
 @pytest.mark.parametrize(

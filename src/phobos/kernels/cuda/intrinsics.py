@@ -1,8 +1,8 @@
 """What Numba lacks: memory by address, 8-bit dot products, permutes, bit casts. The only module here that writes LLVM
 IR and PTX.
 
-Addresses are int64 in global memory, words are uint32. Loads named `read_*` go past the coherent path: only for memory
-no thread writes while the kernel runs.
+Addresses are int64, in global memory but for functions named `*_shared*` or `copy_*`; words are uint32. Loads named
+`read_*` go past the coherent path: only for memory no thread writes while the kernel runs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from numba.cuda.extending import intrinsic
 
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 _F32 = ir.FloatType()
-GLOBAL = 1  # NVVM's address space of global memory
+GLOBAL, SHARED = 1, 3  # NVVM's address spaces
 
 #: A device function; always inlined, so that kernels are single functions.
 device = cuda.jit(device=True, forceinline=True)
 
 
-def _pointer(builder, address, kind):
-    return builder.inttoptr(address, kind.as_pointer(GLOBAL))
+def _pointer(builder, address, kind, space=GLOBAL):
+    return builder.inttoptr(address, kind.as_pointer(space))
 
 
 @intrinsic
@@ -116,7 +116,7 @@ def store_f16(typingctx, address, value):
 
 def _make_assembly(text, constraints, result, *operands, side_effect=False):
     """An intrinsic of one PTX instruction; several results come as a tuple."""
-    llvm_of = {types.uint32: _I32, types.int32: _I32, types.int64: _I64, types.float32: _F32}
+    llvm_of = {types.uint32: _I32, types.int32: _I32, types.int64: _I64, types.float32: _F32, types.void: ir.VoidType()}
     several = isinstance(result, types.UniTuple)
     parts = [llvm_of[result.dtype]] * result.count if several else [llvm_of[result]]
     function = ir.FunctionType(
@@ -126,6 +126,8 @@ def _make_assembly(text, constraints, result, *operands, side_effect=False):
 
     def generate(context, builder, signature, args):
         value = builder.call(ir.InlineAsm(function, text, constraints, side_effect=side_effect), args)
+        if result is types.void:
+            return context.get_dummy_value()
         if not several:
             return value
         values = [builder.extract_value(value, i) for i in range(result.count)]
@@ -257,3 +259,110 @@ def word_as_float(typingctx, word):
         return builder.bitcast(args[0], _F32)
 
     return types.float32(types.uint32), generate
+
+
+# Shared memory
+
+
+def make_shared_memory(n_bytes):
+    """A function that gives the address of `n_bytes` of a block's shared memory, at a multiple of 128. They are not
+    cleared."""
+
+    @intrinsic
+    def shared_memory(typingctx):
+        def generate(context, builder, signature, args):
+            kind = ir.ArrayType(_I8, n_bytes)
+            name = builder.module.get_unique_name("shared_memory")
+            memory = ir.GlobalVariable(builder.module, kind, name, SHARED)
+            memory.align = 128
+            memory.initializer = ir.Constant(kind, ir.Undefined)
+            return builder.ptrtoint(memory, _I64)
+
+        return types.int64(), generate
+
+    return shared_memory
+
+
+def _make_shared_load(kind, dtype, n):
+    @intrinsic
+    def load(typingctx, address):
+        signature = types.UniTuple(dtype, n)(types.int64)
+
+        def generate(context, builder, signature, args):
+            vector = builder.load(_pointer(builder, args[0], ir.VectorType(kind, n), SHARED), align=4 * n)
+            values = [builder.extract_element(vector, ir.Constant(_I32, i)) for i in range(n)]
+            return context.make_tuple(builder, signature.return_type, values)
+
+        return signature, generate
+
+    return load
+
+
+load_shared_words = _make_shared_load(_I32, types.uint32, 4)
+load_shared_floats = _make_shared_load(_F32, types.float32, 4)
+
+
+@intrinsic
+def load_shared_word(typingctx, address):
+    """The word at an address of shared memory."""
+
+    def generate(context, builder, signature, args):
+        return builder.load(_pointer(builder, args[0], _I32, SHARED))
+
+    return types.uint32(types.int64), generate
+
+
+@intrinsic
+def store_shared_word(typingctx, address, word):
+    """Store a word in shared memory."""
+
+    def generate(context, builder, signature, args):
+        builder.store(args[1], _pointer(builder, args[0], _I32, SHARED))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint32), generate
+
+
+@intrinsic
+def store_shared_two_floats(typingctx, address, first, second):
+    """Store two floats at a multiple of 8 of shared memory."""
+
+    def generate(context, builder, signature, args):
+        vector = ir.Constant(ir.VectorType(_F32, 2), ir.Undefined)
+        for i in range(2):
+            vector = builder.insert_element(vector, args[1 + i], ir.Constant(_I32, i))
+        builder.store(vector, _pointer(builder, args[0], vector.type, SHARED), align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32, types.float32), generate
+
+
+def _make_copy(text):
+    return _make_assembly(
+        text, "l,l,r,~{memory}", types.void, types.int64, types.int64, types.int32, side_effect=True
+    )  # fmt: skip
+
+
+@intrinsic
+def copy_sixteen(typingctx, target, source, n_bytes):
+    """Begin to copy 16 bytes of global memory, of which all but the first `n_bytes` are zeros and not read, to shared
+    memory, past the first cache."""
+    return _make_copy("cp.async.cg.shared.global [$0], [$1], 16, $2;")
+
+
+@intrinsic
+def copy_eight(typingctx, target, source, n_bytes):
+    """As `copy_sixteen`, 8 bytes, through the first cache."""
+    return _make_copy("cp.async.ca.shared.global [$0], [$1], 8, $2;")
+
+
+@intrinsic
+def close_copies(typingctx):
+    """The copies a thread has begun since the last call are a group."""
+    return _make_assembly("cp.async.commit_group;", "~{memory}", types.void, side_effect=True)
+
+
+@intrinsic
+def wait_for_copies(typingctx):
+    """Wait until all groups of copies but the latest are done; for other threads' eyes a barrier must follow."""
+    return _make_assembly("cp.async.wait_group 1;", "~{memory}", types.void, side_effect=True)

@@ -28,6 +28,10 @@ from phobos.kernels.cuda.layout import (
     ROW_TILE,
     ROWS_OF_BLOCK,
     SPLIT_ROWS,
+    STAGE_COLUMNS,
+    STAGE_OUTPUTS,
+    STAGE_THREADS,
+    STAGED_ROWS,
     THREADS,
     TILE_COLUMNS,
     TILE_OUTPUTS,
@@ -393,12 +397,7 @@ class Lowering:
         n_rows = self.rows_of(op.out)
         n_tile = self.tile_of(n_rows)
         if not self._is_few(op):
-            tiled = (
-                self.at(op.out), x, *weight.planes, self.vector(op.bias), self.at(op.residual), self.count_at(op.out),
-                0, 0, 1, op.out.width, op.x.width, op.first_row, stride, 0, float(op.scale),
-            )  # fmt: skip
-            grid = (-(-op.out.width // TILE_OUTPUTS), -(-n_rows // TILE_COLUMNS), 1)
-            self.emit(f"matmul_tile:matmul_{weight.kind.name}", tiled, op, grid)
+            self._tiled_matmul(op, weight, x, stride)
             return
         arguments = (
             self.at(op.out), x, *weight.planes, self.vector(op.bias), self.at(op.residual), self.count_at(op.out),
@@ -408,6 +407,20 @@ class Lowering:
         )  # fmt: skip
         grid = (-(-op.out.width // ROWS_OF_BLOCK), -(-n_rows // n_tile), 1 if pair is None else 2)
         self.emit(f"matmul:matmul_{weight.kind.name}_{n_tile}", arguments, op, grid)
+
+    def _tiled_matmul(self, op: MatMul, weight: Weight, x: int, stride: int) -> None:
+        """A product on tensor cores."""
+        assert weight.kind is not None
+        n_rows, n_out = self.rows_of(op.out), op.out.width
+        head = (self.at(op.out), x, *weight.planes, self.vector(op.bias), self.at(op.residual), self.count_at(op.out))
+        sizes = (n_out, op.x.width, op.first_row, stride)
+        if n_rows >= STAGED_ROWS:
+            grid = (-(-n_rows // STAGE_COLUMNS), -(-n_out // STAGE_OUTPUTS), 1)
+            arguments = (*head, *sizes, float(op.scale))
+            self.emit(f"matmul_stages:matmul_{weight.kind.name}", arguments, op, grid, n_threads=STAGE_THREADS)
+            return
+        grid = (-(-n_out // TILE_OUTPUTS), -(-n_rows // TILE_COLUMNS), 1)
+        self.emit(f"matmul_tile:matmul_{weight.kind.name}", (*head, 0, 0, 1, *sizes, 0, float(op.scale)), op, grid)
 
     def _rotate_store(self, op: RotateStore) -> None:
         layer, cache = op.layer, self._cache.layers[op.layer.index]

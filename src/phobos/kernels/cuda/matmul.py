@@ -17,7 +17,7 @@ divisor` (see `moe.py`).
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda, float32, int32
+from numba import cuda, float32
 
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cuda.compiler import Float, Int, kernel
@@ -43,6 +43,14 @@ from phobos.kernels.cuda.layout import BLOCK, PARTS, ROWS_OF_BLOCK, THREADS
 ROW_COUNTS = (1, 8)  # rows of activations that a compiled product takes
 _EVERYONE = 0xFFFFFFFF
 _ZERO = np.float32(0)
+#: Integers are summed on top of the bits of 3 * 2**22: up to 2**22 either way these are then a float, the sum more.
+EXACT, _EXACT_FLOAT = np.int32(0x4B400000), np.float32(3 << 22)
+
+
+@device
+def exact_float(total):
+    """The float of a sum that began at `EXACT`: cheaper than a conversion, and as exact."""
+    return word_as_float(np.uint32(total)) - _EXACT_FLOAT
 
 
 @device
@@ -86,24 +94,24 @@ def make_quantized_row(form: Format, n_tile: int):
                 a0, a1, a2, a3 = read_shared_words(x_at[m] + offset)
                 a4, a5, a6, a7 = read_shared_words(x_at[m] + offset + 16)
                 x_scale, x_sum = read_two_floats(x_at[m] + scale_at)
-                dot = dot4(int32(0), w0, a0)
+                dot = dot4(EXACT, w0, a0)
                 dot = dot4(dot, w1, a1)
                 dot = dot4(dot, w2, a2)
                 dot = dot4(dot, w3, a3)
                 if halves:
-                    acc[m] = cuda.fma(np.float32(dot), d * x_scale, acc[m])
-                    dot = int32(0)
+                    acc[m] = cuda.fma(exact_float(dot), d * x_scale, acc[m])
+                    dot = EXACT
                 dot = dot4(dot, w4, a4)
                 dot = dot4(dot, w5, a5)
                 dot = dot4(dot, w6, a6)
                 dot = dot4(dot, w7, a7)
-                acc[m] = cuda.fma(np.float32(dot), (other if halves else d) * x_scale, acc[m])
+                acc[m] = cuda.fma(exact_float(dot), (other if halves else d) * x_scale, acc[m])
                 if has_minimum:
                     acc[m] = cuda.fma(other, x_sum, acc[m])
                 if has_minima:
-                    dot = dot4(dot4(dot4(dot4(int32(0), first, a0), first, a1), first, a2), first, a3)
+                    dot = dot4(dot4(dot4(dot4(EXACT, first, a0), first, a1), first, a2), first, a3)
                     dot = dot4(dot4(dot4(dot4(dot, second, a4), second, a5), second, a6), second, a7)
-                    acc[m] = cuda.fma(np.float32(dot), other * x_scale, acc[m])
+                    acc[m] = cuda.fma(exact_float(dot), other * x_scale, acc[m])
             index += PARTS
             offset += BLOCK * PARTS
             scale_at += 8 * PARTS
