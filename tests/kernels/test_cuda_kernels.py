@@ -300,11 +300,11 @@ def test_attention(
     batches = [
         rows(0, 0, 130),
         rows(1, 0, 3, 1),
-        join_batches(rows(1, 3, 2, 1), rows(0, 130, 3)),
-        rows(0, 133, 1),
+        join_batches(rows(1, 3, 9, 1), rows(0, 130, 3)),
+        join_batches(rows(1, 12, 1, 1), rows(0, 133, 1)),
         rows(1, 0, 134),
-        fork(rows(0, 96, 4, 5), 96, 64),
-        fork(rows(0, 100, 1, 5), 96, 64),
+        fork(rows(0, 96, 10, 5), 96, 64),
+        fork(rows(0, 106, 1, 5), 96, 64),
     ]
     one = OneOp(inputs, ops, out, weights, (layer,))
     with loaded(one, tmp_path, "cuda", n_ctx=192, max_rows=136, cache=cache) as backend:
@@ -321,7 +321,9 @@ def test_attention(
     for got, want in zip(found, wanted, strict=True):
         assert np.abs(got - want).max() < 5e-6
     pieces, whole = found[:4], found[4]
-    assert np.array_equal(np.concatenate([pieces[0], pieces[2][2:], pieces[3]]), whole), "a row's bits depend on others"
+    assert np.array_equal(np.concatenate([pieces[0], pieces[2][9:], pieces[3][1:]]), whole), (
+        "a row's bits depend on others"
+    )
 
 
 def fork(batch: Batch, shared: int, shift: int) -> Batch:

@@ -41,11 +41,13 @@ STAGED_ROWS = 64  # from so many rows on they do
 ROW_TILE = 8  # rows of activations a product takes at once; buffers hold whole tiles
 KEY_TILE = 32  # positions whose keys lie together: one a lane
 CACHE_TILE_BYTES = {"f16": 2 * KEY_TILE, "q8_0": KEY_TILE + 2 * KEY_TILE // BLOCK}  # for each dimension
-CODED_K_DIM_MAX = 576
 SPAN = 128  # keys attention walks from a fresh state, at least
 MAX_SPANS = 256
 SPLIT_ROWS = 8  # up to this many rows, attention spreads spans over the card
-QUERIES = 8  # queries a block of threads answers, a warp each
+QUERIES = 8  # warps of a block of threads that answers queries
+VALUE_PAIRS = (1, 2, 4, 9)  # pairs of value dimensions a lane: values of up to 64 times that
+WARP_QUERIES = {1: 2, 2: 2, 4: 2, 9: 1}  # by these, queries a warp answers at once in prompts
+CODED_K_DIM_MAX = 576
 LINE = 256  # where pieces of memory begin
 MAX_EXPERTS = 1024
 

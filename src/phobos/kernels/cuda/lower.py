@@ -36,7 +36,9 @@ from phobos.kernels.cuda.layout import (
     TILE_COLUMNS,
     TILE_OUTPUTS,
     TILED_ROWS,
+    VALUE_PAIRS,
     WARP,
+    WARP_QUERIES,
     Header,
     quantized_stride,
     round_up,
@@ -80,7 +82,6 @@ from phobos.program.steps import (
 MAX_GRID = 65535  # in the second and third direction
 Limits = tuple[int, int, int]  # rows and outputs a pass can hold, positions a slot can
 ROW_COUNTS = (1, 8)  # as `matmul.ROW_COUNTS`
-VALUE_PAIRS = (1, 2, 4, 9)  # as `attention.VALUE_PAIRS`
 CHOICE_SPAN = 4096  # logits of a row that a block of threads compares
 
 
@@ -109,6 +110,11 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
         sizes["best"] = 8 * max_outputs * -(-program.n_vocab // CHOICE_SPAN)
         sizes["chosen"] = 4 * max_outputs
     return sizes
+
+
+def _pairs_of(op: Attention) -> int:
+    """Pairs of value dimensions a lane of attention has."""
+    return next(n for n in VALUE_PAIRS if 2 * WARP * n >= op.layer.v_dim)
 
 
 def check_program(program: Program, formats: Formats) -> None:
@@ -437,7 +443,7 @@ class Lowering:
     def _attention(self, op: Attention) -> None:
         layer, cache = op.layer, self._cache.layers[op.layer.index]
         group, n_rows = op.n_heads // layer.n_kv_heads, self.rows_of(op.out)
-        n_pairs = next(n for n in VALUE_PAIRS if 2 * WARP * n >= layer.v_dim)
+        n_pairs = _pairs_of(op)
         parts = self.addresses["parts"]
         head = (
             self.at(op.q), cache.keys, cache.values, cache.key_slot, cache.value_slot, cache.key_head, cache.value_head,
@@ -445,13 +451,13 @@ class Lowering:
             layer.k_dim, layer.v_dim, layer.window, self.span,
         )  # fmt: skip
         tail = (float(op.scale), float(op.soft_cap))
-        queries = -(-n_rows * group // QUERIES)
         n_threads = QUERIES * WARP
         if not self._is_split():
             arguments = (self.at(op.out), *head, self.vector(op.sinks), *tail)
-            grid = (queries, layer.n_kv_heads, 1)
+            grid = (-(-n_rows * group // (QUERIES * WARP_QUERIES[n_pairs])), layer.n_kv_heads, 1)
             self.emit(f"attention:attention_{self._formats}_{n_pairs}", arguments, op, grid, n_threads=n_threads)
             return
+        queries = -(-n_rows * group // QUERIES)
         grid = (queries, layer.n_kv_heads, self._n_spans)
         split = (parts, *head, self._n_spans, *tail)
         self.emit(f"attention:attention_split_{self._formats}_{n_pairs}", split, op, grid, n_threads=n_threads)
