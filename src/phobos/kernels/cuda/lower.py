@@ -426,7 +426,8 @@ class Lowering:
             self.emit(f"matmul_stages:matmul_{weight.kind.name}", arguments, op, grid, n_threads=STAGE_THREADS)
             return
         grid = (-(-n_out // TILE_OUTPUTS), -(-n_rows // TILE_COLUMNS), 1)
-        self.emit(f"matmul_tile:matmul_{weight.kind.name}", (*head, 0, 0, 1, *sizes, 0, float(op.scale)), op, grid)
+        tiled = (*head, 0, 0, 1, *sizes, 4 * n_out, 0, 0, 0, float(op.scale))
+        self.emit(f"matmul_tile:matmul_{weight.kind.name}", tiled, op, grid)
 
     def _rotate_store(self, op: RotateStore) -> None:
         layer, cache = op.layer, self._cache.layers[op.layer.index]

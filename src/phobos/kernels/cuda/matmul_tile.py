@@ -5,8 +5,8 @@ scales are of 16) is one instruction, whose integers are exact. A lane holds wor
 and has the results of two outputs for two rows of activations. Sums are those of the eight parts of `matmul.py`, two
 parts at a time, added in the same order.
 
-Grid: x by 64 outputs (a block's four warps have 16 each), y by `COLUMNS` rows, or by tile where `tiles` is not 0: it,
-`sources` and `z_rows` mean what they mean to `matmul.py`.
+Grid: x by 64 outputs (a block's four warps have 16 each), y by `COLUMNS` rows or by tile, z by matrix; arguments mean
+what they mean to `matmul.py`.
 """
 
 from __future__ import annotations
@@ -93,19 +93,22 @@ def _make_matmul(form: Format):
 
     def matmul(
         out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, tiles: Int,
-        sources: Int, divisor: Int, n_out: Int, n_in: Int, first_row: Int, x_stride: Int, z_rows: Int, scale: Float,
+        sources: Int, divisor: Int, n_out: Int, n_in: Int, first_row: Int, x_stride: Int, out_stride: Int, z_rows: Int,
+        z_in: Int, z_out: Int, scale: Float,
     ):  # fmt: skip
+        matrix = np.int64(cuda.blockIdx.z)
+        x += matrix * z_in
         row = np.int64(cuda.blockIdx.y) * COLUMNS
         last = load_i32(count_at)
         if tiles != 0:
             if cuda.blockIdx.y >= last:
                 return
             tile = tiles + 12 * cuda.blockIdx.y
-            first_row += load_i32(tile) * z_rows
-            row = load_i32(tile + 4)
+            matrix, row = load_i32(tile), load_i32(tile + 4)
             last = row + load_i32(tile + 8)
         if row >= last:
             return
+        first_row += matrix * z_rows
         lane = cuda.threadIdx.x & 31
         g, t = np.int64(lane >> 2), np.int64(lane & 3)
         o = np.int64(cuda.blockIdx.x) * 64 + (cuda.threadIdx.x >> 5) * 16 + g
@@ -141,7 +144,7 @@ def _make_matmul(form: Format):
             for i in range(4):
                 output, r = o + 8 * (i // 2), row + 8 * n + 2 * t + i % 2
                 if output < n_out and r < last:
-                    at = 4 * (n_out * r + output)
+                    at = out_stride * r + cuda.blockIdx.z * z_out + 4 * output
                     finish(
                         out + at, total[4 * n + i], bias + 4 * (first_row + output) if bias != 0 else 0,
                         residual + at if residual != 0 else 0, scale,

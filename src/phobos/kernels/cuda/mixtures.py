@@ -8,7 +8,7 @@ run one after another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from phobos.kernels.activations import input_matrices
@@ -20,11 +20,13 @@ from phobos.kernels.cuda.layout import (
     THREADS,
     TILE_COLUMNS,
     TILE_OUTPUTS,
+    TILED_ROWS,
     WARP,
+    PackedType,
     quantized_stride,
 )
 from phobos.kernels.cuda.weights import Weight, takes_codes
-from phobos.program.steps import Experts, Gating, HeadMatMul, Route
+from phobos.program.steps import Experts, Gating, HeadMatMul, Op, Route
 
 if TYPE_CHECKING:
     from phobos.kernels.cuda.lower import Lowering
@@ -68,6 +70,17 @@ def lower_route(low: Lowering, op: Route) -> None:
     low.emit("moe:route", arguments, op, (low.rows_of(op.out), 1, 1), n_threads=WARP)
 
 
+def _emit_product(
+    low: Lowering, arguments: Sequence[int | float], op: Op, kind: PackedType, n_tile: int, size: tuple[int, int, int]
+) -> None:
+    """A product of `size`: outputs, tiles of up to `n_tile` rows, matrices."""
+    if n_tile == TILE_COLUMNS:
+        name, n_outputs = f"matmul_tile:matmul_{kind.name}", TILE_OUTPUTS
+    else:
+        name, n_outputs = f"matmul:matmul_{kind.name}_{n_tile}", ROWS_OF_BLOCK
+    low.emit(name, tuple(arguments), op, (-(-size[0] // n_outputs), *size[1:]))
+
+
 def lower_experts(low: Lowering, op: Experts) -> None:
     """Sort, multiply by gate and up, activate, multiply by down, add up."""
     at = low.addresses
@@ -90,17 +103,12 @@ def lower_experts(low: Lowering, op: Experts) -> None:
         codes = takes_codes(low.weights, weight)
         source = at["mix.hidden.q8" if codes else x] if not is_input else low.codes_of(op.x, op) if codes else at[x]
         stride = quantized_stride(n_in) if codes else 4 * n_in
-        values: tuple[int | float, ...] = (
+        values = (
             at[target], source, *held.planes, low.vector(bias), 0, at[N_TILES], at[TILES],
-            at[SOURCES] if is_input else 0, n_used, n_out, n_in, first_row, stride,
+            at[SOURCES] if is_input else 0, n_used, n_out, n_in, first_row, stride, 4 * n_out,
+            held.shape[0] // op.n_experts, 0, 0, 1.0,
         )  # fmt: skip
-        n_rows_each = held.shape[0] // op.n_experts
-        if is_tiled:
-            name, n_outputs, values = f"matmul_tile:matmul_{held.kind.name}", TILE_OUTPUTS, (*values, n_rows_each, 1.0)
-        else:
-            name, n_outputs = f"matmul:matmul_{held.kind.name}_{n_tile}", ROWS_OF_BLOCK
-            values = (*values, 4 * n_out, n_rows_each, 0, 0, 1.0)
-        low.emit(name, values, op, (-(-n_out // n_outputs), n_tiles, 1))
+        _emit_product(low, values, op, held.kind, n_tile, (n_out, n_tiles, 1))
 
     if op.gate is None:
         multiply("mix.gate", op.x.name, op.up, op.up_bias, 0)
@@ -130,10 +138,9 @@ def lower_heads(low: Lowering, op: HeadMatMul) -> None:
         low.quantize(x, low.at(op.x), op.x, op.n_heads, op)
     else:
         x, stride = low.at(op.x), 4 * n_in
-    n_tile = low.tile_of(n_rows)
+    n_tile = TILE_COLUMNS if n_rows >= TILED_ROWS and not held.kind.is_float else low.tile_of(n_rows)
     arguments = (
         low.at(op.out), x, *held.planes, 0, 0, low.count_at(op.x), 0, 0, 1, n_out, n_in, 0, op.n_heads * stride,
         4 * op.out.width, n_out, stride, 4 * n_out, 1.0,
     )  # fmt: skip
-    grid = (-(-n_out // ROWS_OF_BLOCK), -(-n_rows // n_tile), op.n_heads)
-    low.emit(f"matmul:matmul_{held.kind.name}_{n_tile}", arguments, op, grid)
+    _emit_product(low, arguments, op, held.kind, n_tile, (n_out, -(-n_rows // n_tile), op.n_heads))
