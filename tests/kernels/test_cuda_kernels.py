@@ -380,8 +380,9 @@ def test_experts(tmp_path: Path, kind: GGMLType) -> None:
         assert np.array_equal(whole[:13], few) and np.array_equal(whole[1:3], pair)
     with loaded(one, tmp_path, "cuda") as backend:
         assert isinstance(backend, CudaBackend)
-        is_tiled = [any("matmul_tile" in launch.kernel for launch in backend.launches(size, 1)) for size in (16, 64)]
-        assert is_tiled == [False, kind != F32]
+        launched = {n: [launch.kernel for launch in backend.launches(n, 1)] for n in (2, 16, 64)}
+        assert [any("matmul_tile" in name for name in launched[n]) for n in (2, 16, 64)] == [False, False, kind != F32]
+        assert ["moe:sort_pairs" in launched[n] for n in (2, 16, 64)] == [False, True, True]
 
 
 def test_many_experts(tmp_path: Path) -> None:

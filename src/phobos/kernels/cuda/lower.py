@@ -171,6 +171,7 @@ class Lowering:
         self._ops: list[Op] = []
         self._quantized: set[str] = set()  # buffers whose quantized copy is fresh
         self.n_rows, self.n_outputs = 0, 0
+        self.tiled_route: str | None = None  # the buffer of routes whose tables stand in scratch, a pair a tile
 
     def _send_frequencies(self, card: Card) -> None:
         """A frequency is kept as two float32 whose sum is the float64."""

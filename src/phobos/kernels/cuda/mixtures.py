@@ -61,11 +61,14 @@ def scratch_sizes(op: Experts | HeadMatMul, weights: Mapping[str, Weight], max_r
 
 
 def lower_route(low: Lowering, op: Route) -> None:
-    """A warp a row."""
+    """A warp a row. For few rows it makes the tables for experts that come next, who then need no sorting."""
+    at, is_single = low.addresses, low.rows_of(op.out) <= SINGLE_ROWS and SOURCES in low.addresses
+    low.tiled_route = op.out.name if is_single else None
+    tables = (at[SOURCES], at[PLACES], at[TILES], at[N_TILES]) if is_single else (0, 0, 0, 0)
     arguments = (
         low.at(op.out), low.at(op.logits), low.vector(op.bias), low.count_at(op.out), op.logits.width, op.n_used,
         GATINGS[op.gating], op.n_groups, op.n_groups_used, int(op.is_normalized), low.vector(op.expert_scales),
-        float(op.scale),
+        *tables, float(op.scale),
     )  # fmt: skip
     low.emit("moe:route", arguments, op, (low.rows_of(op.out), 1, 1), n_threads=WARP)
 
@@ -91,9 +94,11 @@ def lower_experts(low: Lowering, op: Experts) -> None:
     )
     n_tile = TILE_COLUMNS if is_tiled else 1 if n_rows <= SINGLE_ROWS else 8
     n_tiles = min(n_pairs, n_pairs // n_tile + op.n_experts)
-    table = (at[SOURCES], at[PLACES], at[TILES], at[N_TILES])
-    arguments: tuple[int | float, ...] = (*table, low.at(op.route), low.count_at(op.x), op.n_experts, n_used, n_tile)
-    low.emit("moe:sort_pairs", arguments, op, (1, 1, 1), n_threads=NORM_THREADS)
+    if n_tile > 1 or low.tiled_route != op.route.name:
+        tables = (at[SOURCES], at[PLACES], at[TILES], at[N_TILES])
+        sizes = (low.at(op.route), low.count_at(op.x), op.n_experts, n_used, n_tile)
+        low.emit("moe:sort_pairs", (*tables, *sizes), op, (1, 1, 1), n_threads=NORM_THREADS)
+        low.tiled_route = None
 
     def multiply(target: str, x: str, weight: str, bias: str | None, first_row: int) -> None:
         """A product of pairs; `x` is "mix.hidden", a row a place, or the op's own input, a row for `n_used` pairs."""
@@ -118,7 +123,7 @@ def lower_experts(low: Lowering, op: Experts) -> None:
         multiply("mix.up", op.x.name, op.up, op.up_bias, 0)
     is_coded = takes_codes(low.weights, op.down)
     hidden = (0, at["mix.hidden.q8"]) if is_coded else (at["mix.hidden"], 0)
-    arguments = (*hidden, at["mix.gate"], at["mix.up"], low.count_at(op.x), n_used, op.n_ff)
+    arguments: tuple[int | float, ...] = (*hidden, at["mix.gate"], at["mix.up"], low.count_at(op.x), n_used, op.n_ff)
     low.emit(f"pointwise:glu_{op.activation}", arguments, op, (-(-op.n_ff // THREADS), n_pairs, 1))
     multiply("mix.out", "mix.hidden", op.down, op.down_bias, 0)
     arguments = (

@@ -72,9 +72,11 @@ def _keep_groups(choice, scores, n, n_groups, n_groups_used):
 @kernel(WARP)
 def route(
     out: Int, logits: Int, bias: Int, n_rows_at: Int, n: Int, n_used: Int, gating: Int, n_groups: Int,
-    n_groups_used: Int, is_normalized: Int, expert_scales: Int, scale: Float,
+    n_groups_used: Int, is_normalized: Int, expert_scales: Int, sources: Int, places: Int, tiles: Int, n_tiles_at: Int,
+    scale: Float,
 ):  # fmt: skip
-    """A warp a row; see `steps.Route`."""
+    """A warp a row; see `steps.Route`. Where `tiles` is not 0, the tables of `sort_pairs` are made here, each pair a
+    tile of its own, in order."""
     probs = cuda.shared.array(MAX_EXPERTS, float32)
     choice = cuda.shared.array(MAX_EXPERTS, float32)
     scores = cuda.shared.array(MAX_EXPERTS, float32)
@@ -112,6 +114,17 @@ def route(
             store_f32(target + 4 * j, np.float32(best))
     if lane == 0:
         _weights(target, scores, n_used, gating == CHOSEN, is_normalized, expert_scales, scale)
+    if tiles != 0:
+        cuda.syncwarp()
+        for j in range(lane, n_used, WARP):
+            pair = np.int64(row) * n_used + j
+            store_i32(sources + 4 * pair, pair)
+            store_i32(places + 4 * pair, pair)
+            store_i32(tiles + 12 * pair, np.int64(load_f32(target + 4 * j)))
+            store_i32(tiles + 12 * pair + 4, pair)
+            store_i32(tiles + 12 * pair + 8, np.int64(1))
+        if row == 0 and lane == 0:
+            store_i32(n_tiles_at, load_i32(n_rows_at) * n_used)
 
 
 @device
