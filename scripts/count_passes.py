@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from phobos.gguf.reader import open_gguf
 from phobos.kernels.cuda.backend import describe_program
 from phobos.kernels.cuda.cache import SlotCache
 from phobos.kernels.cuda.card import Launch
-from phobos.kernels.cuda.fusion import name_pairs
+from phobos.kernels.cuda.fusion import Fusion
 from phobos.kernels.cuda.layout import quantized_stride
 from phobos.kernels.cuda.lower import Lowering
 from phobos.kernels.cuda.states import SlotStates
@@ -72,10 +72,16 @@ def _rows(buffer: Buffer, n_rows: int, n_outputs: int) -> int:
 
 
 def count_launch(
-    launch: Launch, op: Op, weights: dict[str, Weight], n_rows: int, n_outputs: int, context: int
+    launch: Launch, op: Op | Fusion, weights: dict[str, Weight], n_rows: int, n_outputs: int, context: int
 ) -> tuple[int, int]:
-    """(bytes, operations) of one launch of an op."""
+    """(bytes, operations) of one launch of an op or of several."""
     kernel = launch.kernel.partition(":")[2]
+    if isinstance(op, Fusion):
+        each = [
+            count_launch(replace(launch, kernel="matmul:matmul"), o, weights, n_rows, n_outputs, context)
+            for o in op.ops
+        ]
+        return sum(n for n, _ in each), sum(n for _, n in each)
     buffers = [value for value in vars(op).values() if isinstance(value, Buffer)]
     floats = sum(4 * _rows(b, n_rows, n_outputs) * b.width for b in buffers)
     if isinstance(op, MatMul | HeadMatMul) and kernel.startswith("matmul"):
@@ -83,9 +89,8 @@ def count_launch(
         n_in = op.x.width
         x_bytes = rows * (quantized_stride(n_in) if takes_codes(weights, op.weight) else 4 * n_in)
         out_bytes = 4 * rows * op.out.width * (2 if isinstance(op, MatMul) and op.residual else 1)
-        n = launch.grid[2] if isinstance(op, MatMul) else 1  # products of one launch
-        return n * (weights[op.weight].n_bytes + out_bytes) + x_bytes, 2 * n * rows * n_in * op.out.width
-    if isinstance(op, Attention) and kernel.startswith("attention") and "merge" not in kernel:
+        return weights[op.weight].n_bytes + out_bytes + x_bytes, 2 * rows * n_in * op.out.width
+    if isinstance(op, Attention) and kernel.startswith("attention"):
         layer = op.layer
         seen = min(context, layer.window) if layer.window else context
         mean = seen if n_rows == 1 else seen // 2
@@ -109,8 +114,7 @@ def count_tiles(lowering: Lowering, weights: dict[str, Weight], n_rows: int) -> 
     """(bytes, `mma` of 16 by 8 by 32) of all tiled products of a pass."""
     n_bytes = n_products = 0
     for launch, op in zip(*lowering.lower(n_rows, 1), strict=True):
-        if launch.kernel.startswith(("matmul_stages", "matmul_tile")):
-            assert isinstance(op, MatMul)
+        if isinstance(op, MatMul) and launch.kernel.startswith(("matmul_stages", "matmul_tile")):
             n_bytes += tile_bytes(launch, op, weights[op.weight], n_rows)
             n_products += n_rows * op.out.width * op.x.width // (16 * 8 * 32)
     return n_bytes, n_products
@@ -156,7 +160,7 @@ def main(arguments: Sequence[str]) -> int:
         program = build_program(gguf)
         card: Any = Ledger()
         described = describe_program(gguf, program)
-        weights = place_weights(card, described, name_pairs(program, described))
+        weights = place_weights(card, described)
         read = sum(
             info.n_bytes // (info.shape[0] if name == "token_embd.weight" and "output.weight" in gguf.tensors else 1)
             for name, info in gguf.tensors.items()

@@ -134,14 +134,16 @@ class Threads:
         self.at = np.zeros(self.n, np.int64)
         self.exited = np.zeros(self.n, bool)
         self.waiting = np.zeros(self.n, bool)
+        self.parked = np.zeros(self.n, bool)  # until the rest of their warp comes
 
     # Control
 
     def run(self) -> None:
         """Until all threads have returned."""
         while not self.exited.all():
-            ready = ~self.exited & ~self.waiting
+            ready = ~self.exited & ~self.waiting & ~self.parked
             if not ready.any():
+                assert self.waiting.any(), "lanes wait for the rest of their warp, which waits for others"
                 self.waiting[:] = False
                 self.shared.pass_barrier()
                 continue
@@ -178,6 +180,12 @@ class Threads:
                 here = np.ones(self.n, bool) if mask is None else mask
                 self.at[here] = index + 1
                 self.waiting |= here
+                return
+            if instruction.parts[:2] == ("bar", "warp") and mask is not None:
+                self.at[mask] = index + 1
+                self.parked |= mask
+                whole = (self.parked | self.exited).reshape(-1, WARP).all(axis=1)
+                self.parked &= ~np.repeat(whole, WARP)
                 return
             self._step(instruction, self._guard(instruction, mask))
             index += 1
@@ -231,6 +239,10 @@ class Threads:
             self._multiply(instruction, mask)
         elif kind == "cp":
             self._copy(instruction, mask)
+        elif kind == "atom":
+            self._add(instruction, mask)
+        elif kind in ("membar", "fence"):
+            pass  # all threads see what was written, at once
         else:
             target, *sources = instruction.operands
             types = types_of(instruction.parts)
@@ -280,6 +292,21 @@ class Threads:
         assert (offset >= 0).all() and (offset < self.entry.shared_bytes).all(), "an address outside of shared memory"
         index = (self.block * self.shared.block_bytes + offset) // kind.itemsize
         return self.shared.bytes.view(kind), index
+
+    def _add(self, instruction: Instruction, mask: Array) -> None:
+        """atom.global.add.u32: threads one after another."""
+        assert instruction.parts == ("atom", "global", "add", "u32"), instruction.text
+        target, address, value = instruction.operands
+        assert isinstance(address, Address)
+        place = np.asarray(self.read(address.base)).astype(np.uint64) + np.uint64(address.offset)
+        index = np.broadcast_to(self.memory.places(place, 4, mask), self.n)
+        added = np.broadcast_to(np.asarray(self.read(value)).astype(np.uint32), self.n)
+        found = np.zeros(self.n, np.uint32)
+        words = self.memory.data.view(np.uint32)
+        for thread in range(self.n) if mask is None else np.flatnonzero(mask):
+            found[thread] = words[index[thread]]
+            words[index[thread]] += added[thread]
+        self.write(target, found, mask)
 
     def _copy(self, instruction: Instruction, mask: Array) -> None:
         """cp.async: 4, 8 or 16 bytes of global memory to shared, the last of them zeros where fewer are to be read."""

@@ -10,18 +10,29 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
-from phobos.kernels.cuda.compiler import CompiledKernel, Kernel, load_code
+from phobos.kernels.cuda.compiler import CompiledKernel, Kernel, find_kernel, load_code
 
 TARGETS = ((8, 0), (9, 0))
 MODULES = (
     "attention", "delta", "matmul", "matmul_stages", "matmul_tile", "moe", "norm", "pointwise", "probe", "rope",
     "sampling", "scan", "short_conv", "streams",
 )  # fmt: skip
+# Of the kernels that are made when asked for, some.
+JOINED = tuple(
+    f"matmul_joined:{name}"
+    for name in (
+        "joined_q4_k_q6_k_1",
+        "joined_q4_k_q6_k_8",
+        "gated_q4_k_1_silu",
+        "gated_q8_0_8_gelu_tanh",
+        "normed_q6_k_1",
+    )
+)
 REGISTERS_OF_PROCESSOR = 65536
 SHARED_OF_BLOCK = 48 << 10
 # What a pass of one row runs most of: no value of theirs may live in memory.
 DECODE = re.compile(
-    r"matmul:\w+_1$|attention:attention_split|attention:attention_merge|norm:|pointwise:|rope:|moe:|sampling:|delta:|scan:|short_conv:|streams:"
+    r"matmul:\w+_1$|matmul_joined:\w+_1\b|matmul_joined:\w+_1_\w+$|attention:attention_split|norm:|pointwise:|rope:|moe:|sampling:|delta:|scan:|short_conv:|streams:"
 )
 
 
@@ -32,7 +43,7 @@ def declared() -> dict[str, Kernel]:
         for value in vars(importlib.import_module(f"phobos.kernels.cuda.{module}")).values():
             if isinstance(value, Kernel):
                 found.setdefault(value.name, value)
-    return found
+    return found | {name: find_kernel(name) for name in JOINED}
 
 
 @pytest.fixture(scope="module")

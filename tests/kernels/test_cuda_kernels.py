@@ -112,27 +112,77 @@ def test_products_of_few_and_odd_blocks(tmp_path: Path, kind: GGMLType, n_in: in
         assert np.array_equal(got, found[-1][:n])
 
 
-@pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.Q2_K, GGMLType.IQ4_XS, F32], ids=lambda kind: kind.name)
-def test_pairs_of_products(tmp_path: Path, kind: GGMLType) -> None:
-    """Two neighbours of one input are one launch for few rows, with the bits they have apart."""
-    x, a, b, out = Buffer("x", 256), Buffer("a", 72), Buffer("b", 72), Buffer("out", 72)
-    weights = {name: (kind, make_matrix(kind, 72, 256)[::step]) for name, step in (("g", 1), ("u", -1))}
-    products = (MatMul(a, x, "g"), MatMul(b, x, "u"))
-    inputs = {"x": random(1, 24, 256)}
+def run_fused(one: OneOp, folder: Path, kernel: str, rows: tuple[int, ...]) -> None:
+    """Ops that are one launch for few rows, against the same ops kept apart: equal bits, for any number of rows."""
+    apart = [
+        op for each in one.ops for op in ((each, Temper(each.out, 0.0, 1)) if isinstance(each, MatMul) else (each,))
+    ]
     found = []
-    for ops in ((*products, Add(out, a, b, -1.0)), (products[0], Temper(a, 0.0, 1), products[1], Add(out, a, b, -1.0))):
-        with loaded(OneOp(inputs, ops, out, weights), tmp_path, "cuda", max_rows=24) as backend:
+    for ops in (one.ops, tuple(apart)):
+        with loaded(replace(one, ops=ops), folder, "cuda", max_rows=24) as backend:
             assert isinstance(backend, CudaBackend)
-            found.append([backend.run(make_batch(np.arange(n))).copy() for n in (1, 5, 24)])
-            few, many = (
-                [launch.grid[2] for launch in backend.launches(n, n) if launch.kernel.startswith("matmul")]
-                for n in (4, 24)
-            )
-            assert few == ([2] if len(ops) == 3 else [1, 1])
-            assert many == ([2] if len(ops) == 3 and kind == F32 else [1, 1])
-    for together, apart in zip(*found, strict=True):
-        assert np.array_equal(together, apart)
+            found.append([backend.run(make_batch(np.arange(n))).copy() for n in (1, 1, 5, 24)])
+            for n in (1, 4, 24):
+                names = [launch.kernel.partition(":")[2] for launch in backend.launches(n, n)]
+                is_fused = any(name.startswith(kernel) for name in names)
+                assert is_fused == (ops is one.ops and n in rows), names
+    for together, separate in zip(*found, strict=True):
+        assert np.array_equal(together, separate)
         assert np.array_equal(together, found[0][-1][: len(together)])
+
+
+@pytest.mark.parametrize(
+    "kinds", [(GGMLType.Q6_K, GGMLType.Q4_K, GGMLType.Q6_K), (GGMLType.IQ4_XS,) * 2, (F32, GGMLType.F16)], ids=str
+)
+def test_products_of_one_input_are_one_launch(tmp_path: Path, kinds: tuple[GGMLType, ...]) -> None:
+    """Two or three matrices of two types, of several widths, with and without a bias, one a part of its rows."""
+    x, widths = Buffer("x", 256), (72, 40, 16)
+    outs = [Buffer(name, width) for name, width in zip("abc", widths[: len(kinds)], strict=False)]
+    matrices = {
+        f"w{i}": (kind, make_matrix(kind, widths[i] + 8, 256)[:: 1 - 2 * (i % 2)]) for i, kind in enumerate(kinds)
+    }
+    weights = {**matrices, "bias": (F32, random(5, 80))}
+    products = [MatMul(out, x, f"w{i}", "bias" if i == 0 else None) for i, out in enumerate(outs)]
+    products[-1] = replace(products[-1], first_row=8)
+    out = Buffer("out", sum(b.width for b in outs))
+    starts = np.cumsum([0, *(b.width for b in outs)]).tolist()
+    copies = [Splice(out, b, 1, b.width, 0, 0, start, 0) for b, start in zip(outs, starts, strict=False)]
+    one = OneOp({"x": random(1, 24, 256)}, (*products, *copies), out, weights)
+    run_fused(one, tmp_path, "joined", (1, 4, 24) if kinds[0] == F32 else (1, 4))
+
+
+@pytest.mark.parametrize("kind", [GGMLType.Q4_K, F32], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_gate_up_and_activation_are_one_launch(tmp_path: Path, kind: GGMLType, is_turned: bool) -> None:
+    """Into a product that takes them quantized, and where floats are wanted too."""
+    x, a, b, hidden = Buffer("x", 256), Buffer("a", 96), Buffer("b", 96), Buffer("hidden", 96)
+    out = Buffer("out", 40)
+    weights = {name: (kind, make_matrix(kind, 96, 256)[::step]) for name, step in (("g", 1), ("u", -1))}
+    weights |= {"bias": (F32, random(5, 96)), "d": (GGMLType.Q8_0, random(6, 40, 96))}
+    products = (MatMul(a, x, "g", "bias"), MatMul(b, x, "u"))
+    glu = Glu(hidden, b, a, "gelu_tanh") if is_turned else Glu(hidden, a, b, "silu")
+    more = (Splice(out, hidden, 1, 8, 0, 0, 0, 0),) if is_turned else ()
+    one = OneOp({"x": random(1, 24, 256)}, (*products, glu, MatMul(out, hidden, "d"), *more), out, weights)
+    run_fused(one, tmp_path, "gated", (1, 4, 24) if kind == F32 else (1, 4))
+
+
+@pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.F16], ids=lambda kind: kind.name)
+def test_a_product_and_its_norm_are_one_launch(tmp_path: Path, kind: GGMLType) -> None:
+    """Of one row, in a width that threads share unevenly; with residuals of the product and of the norm."""
+    x, r, y, normed, out = (
+        Buffer("x", 256),
+        Buffer("r", 672),
+        Buffer("y", 672),
+        Buffer("normed", 672),
+        Buffer("out", 40),
+    )
+    weights = {
+        "w": (kind, make_matrix(kind, 672, 256)),
+        "n": (F32, random(4, 672)),
+        "d": (GGMLType.Q8_0, random(6, 40, 672)),
+    }
+    ops = (MatMul(y, x, "w", None, r, 0.5), RmsNorm(normed, y, "n", 1e-5, r), MatMul(out, normed, "d"))
+    run_fused(OneOp({"x": random(1, 24, 256), "r": random(2, 24, 672)}, ops, out, weights), tmp_path, "normed", (1,))
 
 
 @pytest.mark.parametrize("kind", OWN_KERNELS, ids=lambda kind: kind.name)

@@ -14,24 +14,24 @@ the same tiles.
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda, float32, int32
+from numba import boolean, cuda, float32, int32
 
 from phobos.kernels.cuda.attention_tile import KEY_FORMATS, VALUE_FORMATS
 from phobos.kernels.cuda.compiler import Float, Int, kernel
 from phobos.kernels.cuda.elementary import exponential, hyperbolic_tangent
-from phobos.kernels.cuda.intrinsics import device, load_f32, load_i32, store_f32
+from phobos.kernels.cuda.intrinsics import arrives_last, device, load_f32, load_i32, store_f32
 from phobos.kernels.cuda.layout import (
-    BLOCK,
     CACHE_TILE_BYTES,
     KEY_TILE,
-    NORM_THREADS,
     QUERIES,
     VALUE_PAIRS,
     WARP,
     WARP_QUERIES,
 )
-from phobos.kernels.cuda.norm import max_warp, quantize_warp, record_stride, sum_warp
+from phobos.kernels.cuda.norm import max_warp, sum_warp
+from phobos.kernels.cuda.pointwise import put_value
 
+_MERGED = 4  # values of a lane, where spans are merged
 _EVERYONE = 0xFFFFFFFF
 _LOWEST = np.float32(-1e30)
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -202,6 +202,33 @@ def _make_prompt(k_format: str, v_format: str, n_pairs: int):
     return kernel(QUERIES * WARP, min_blocks=2)(attention)
 
 
+@device
+def _merge(out, codes, parts, sinks, row, head, n_heads, v_dim, first_span, last_span):
+    """Merges the spans of a query, which begin at `parts`, in order, as `attention` does; a lane has every 32nd value,
+    `_MERGED` at a time. `out` and `codes`: 0 for none; codes where a head's values are whole blocks."""
+    whole = cuda.local.array(_MERGED, float32)
+    for start in range(cuda.threadIdx.x & 31, v_dim, WARP * _MERGED):
+        for i in range(_MERGED):
+            whole[i] = _ZERO
+        top = load_f32(sinks + 4 * head) if sinks != 0 else _LOWEST
+        total = np.float32(1) if sinks != 0 else _ZERO
+        for s in range(first_span, last_span + 1):
+            part = parts + 4 * (v_dim + 2) * s
+            part_top = load_f32(part)
+            new_top = max(top, part_top)
+            shrink, grow = exponential(top - new_top), exponential(part_top - new_top)
+            top = new_top
+            total = total * shrink + load_f32(part + 4) * grow
+            for i in range(_MERGED):
+                d = start + WARP * i
+                value = load_f32(part + 8 + 4 * d) if d < v_dim else _ZERO
+                whole[i] = whole[i] * shrink + value * grow
+        for i in range(_MERGED):
+            d = start + WARP * i
+            if d < v_dim:
+                put_value(out, codes, n_heads * v_dim, row, head * v_dim + d, whole[i] / total)
+
+
 def _make_split(k_format: str, v_format: str, n_pairs: int):
     n_values = 2 * n_pairs
     keys_of = KEY_FORMATS[k_format](1)
@@ -211,44 +238,49 @@ def _make_split(k_format: str, v_format: str, n_pairs: int):
     def attention_split(
         parts: Int, q: Int, keys: Int, values: Int, key_slot: Int, value_slot: Int, key_head: Int, value_head: Int,
         positions: Int, places: Int, shared: Int, slots: Int, n_rows_at: Int, n_heads: Int, group: Int, k_dim: Int,
-        v_dim: Int, window: Int,
-        span: Int, n_spans: Int, scale: Float, soft_cap: Float,
+        v_dim: Int, window: Int, span: Int, n_spans: Int, out: Int, out_codes: Int, sinks: Int, counters: Int,
+        scale: Float, soft_cap: Float,
     ):  # fmt: skip
         """One span of a query by a warp; `parts` holds for each row, head and span the greatest score, the sum of
-        weights, and the weighted values. Grid: x by 8 queries, y by head of keys, z by span."""
+        weights, and the weighted values. The last block of a query's spans merges them. Grid: x by 8 queries, y by
+        head of keys, z by span."""
         number = cuda.blockIdx.x * QUERIES + (cuda.threadIdx.x >> 5)
         row, head = number // group, cuda.blockIdx.y * group + number % group
-        if row >= load_i32(n_rows_at):
-            return
-        position, slot = load_i32(positions + 4 * row), load_i32(slots + 4 * row)
-        begin, shift = load_i32(shared + 4 * row), load_i32(places + 4 * row) - position
-        start = cuda.blockIdx.z * span
-        if start > position or start + span <= first_key(position, window):
-            return
-        lane = cuda.threadIdx.x & 31
-        memory = new_queries()
-        q_at = cuda.local.array(1, np.int64)
-        first, last = cuda.local.array(1, int32), cuda.local.array(1, int32)
-        q_at[0] = q + 4 * k_dim * (row * n_heads + head)
-        first[0], last[0] = int32(first_key(position, window)), int32(position)
-        prepare(memory, q_at, k_dim)
-        part = cuda.local.array(n_values, float32)
-        tops, totals = cuda.local.array(1, float32), cuda.local.array(1, float32)
-        walk(
-            part, tops, totals, memory, q_at, first, last, np.int64(first[0]), position,
-            keys + key_slot * slot + key_head * cuda.blockIdx.y,
-            values + value_slot * slot + value_head * cuda.blockIdx.y, k_dim, v_dim, start, start + span, begin, shift,
-            scale, soft_cap,
-        )  # fmt: skip
-        target = parts + 4 * (v_dim + 2) * ((row * n_heads + head) * n_spans + cuda.blockIdx.z)
-        if lane == 0:
-            store_f32(target, tops[0])
-            store_f32(target + 4, totals[0])
-        for i in range(n_pairs):
-            d = 2 * (WARP * i + lane)
-            if d < v_dim:
-                store_f32(target + 8 + 4 * d, part[2 * i])
-                store_f32(target + 12 + 4 * d, part[2 * i + 1])
+        flag, memory = cuda.shared.array(1, boolean), new_queries()
+        position, start = np.int64(-1), cuda.blockIdx.z * span
+        if row < load_i32(n_rows_at):
+            position = load_i32(positions + 4 * row)
+        begins = first_key(position, window)
+        if start <= position and start + span > begins:
+            slot = load_i32(slots + 4 * row)
+            begin, shift = load_i32(shared + 4 * row), load_i32(places + 4 * row) - position
+            lane = cuda.threadIdx.x & 31
+            q_at = cuda.local.array(1, np.int64)
+            first, last = cuda.local.array(1, int32), cuda.local.array(1, int32)
+            q_at[0] = q + 4 * k_dim * (row * n_heads + head)
+            first[0], last[0] = int32(begins), int32(position)
+            prepare(memory, q_at, k_dim)
+            part = cuda.local.array(n_values, float32)
+            tops, totals = cuda.local.array(1, float32), cuda.local.array(1, float32)
+            walk(
+                part, tops, totals, memory, q_at, first, last, np.int64(first[0]), position,
+                keys + key_slot * slot + key_head * cuda.blockIdx.y,
+                values + value_slot * slot + value_head * cuda.blockIdx.y, k_dim, v_dim, start, start + span, begin,
+                shift, scale, soft_cap,
+            )  # fmt: skip
+            target = parts + 4 * (v_dim + 2) * ((row * n_heads + head) * n_spans + cuda.blockIdx.z)
+            if lane == 0:
+                store_f32(target, tops[0])
+                store_f32(target + 4, totals[0])
+            for i in range(n_pairs):
+                d = 2 * (WARP * i + lane)
+                if d < v_dim:
+                    store_f32(target + 8 + 4 * d, part[2 * i])
+                    store_f32(target + 12 + 4 * d, part[2 * i + 1])
+        counter = counters + 4 * (cuda.gridDim.x * cuda.blockIdx.y + cuda.blockIdx.x)
+        if arrives_last(counter, n_spans, flag) and position >= 0:
+            source = parts + 4 * (v_dim + 2) * (row * n_heads + head) * n_spans
+            _merge(out, out_codes, source, sinks, row, head, n_heads, v_dim, begins // span, position // span)
 
     attention_split.__name__ = f"attention_split_{k_format}_{v_format}_{n_pairs}"
     return kernel(QUERIES * WARP)(attention_split)
@@ -259,35 +291,3 @@ for _k in KEY_FORMATS:
         for _n in VALUE_PAIRS:
             globals()[f"attention_{_k}_{_v}_{_n}"] = _make_prompt(_k, _v, _n)
             globals()[f"attention_split_{_k}_{_v}_{_n}"] = _make_split(_k, _v, _n)
-
-
-@kernel(NORM_THREADS)
-def attention_merge(
-    out: Int, codes: Int, parts: Int, positions: Int, n_rows_at: Int, n_heads: Int, v_dim: Int, window: Int, span: Int,
-    n_spans: Int, sinks: Int,
-):  # fmt: skip
-    """Merges the spans of `attention_split` in order, as `attention` does; a thread a value. `out` and `codes`: 0 for
-    none. Grid: x along a row, y by row."""
-    row, i = cuda.blockIdx.y, cuda.blockIdx.x * NORM_THREADS + cuda.threadIdx.x
-    width = n_heads * v_dim
-    if row >= load_i32(n_rows_at) or i >= width:
-        return
-    head, d = i // v_dim, i % v_dim
-    position = load_i32(positions + 4 * row)
-    first = first_key(position, window)
-    top = load_f32(sinks + 4 * head) if sinks != 0 else _LOWEST
-    total = np.float32(1) if sinks != 0 else _ZERO
-    whole = _ZERO
-    for s in range(first // span, position // span + 1):
-        part = parts + 4 * (v_dim + 2) * ((row * n_heads + head) * n_spans + s)
-        part_top = load_f32(part)
-        new_top = max(top, part_top)
-        shrink, grow = exponential(top - new_top), exponential(part_top - new_top)
-        top = new_top
-        total = total * shrink + load_f32(part + 4) * grow
-        whole = whole * shrink + load_f32(part + 8 + 4 * d) * grow
-    value = whole / total
-    if out != 0:
-        store_f32(out + 4 * (width * row + i), value)
-    if codes != 0:
-        quantize_warp(codes + record_stride(width) * row, width, i // BLOCK, value)

@@ -20,7 +20,6 @@ from phobos.kernels.cpu.report import print_memory, reports_memory
 from phobos.kernels.cuda.cache import SlotCache, cache_bytes
 from phobos.kernels.cuda.card import Card, Launch
 from phobos.kernels.cuda.compiler import load_code
-from phobos.kernels.cuda.fusion import name_pairs
 from phobos.kernels.cuda.layout import HEADER_WORDS, KEY_TILE, Header
 from phobos.kernels.cuda.lower import Limits, Lowering, buffer_sizes, check_program
 from phobos.kernels.cuda.states import SlotStates, slot_state_bytes
@@ -86,7 +85,7 @@ class CudaBackend:
         self._card = card
         described = describe_program(gguf, program)
         check_fit(needed_bytes(program, described, limits), [card])
-        self._weights = place_weights(card, described, name_pairs(program, described))
+        self._weights = place_weights(card, described)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
         self._cache = SlotCache(card, program.layers, limits.n_slots, limits.n_ctx, formats)
         self._states = SlotStates(card, program.states, limits.n_slots)

@@ -1,47 +1,154 @@
-"""Which products of a program run as one launch where few rows are computed: two neighbours of the same input, whose
-weights are of one type and shape, like those of gate and up, or of keys and values.
+"""Ops of a program that are one launch where few rows are computed, and how they are lowered to `matmul_joined.py`.
 
-Their weights lie one behind the other, so that the second is the first's next matrix to the kernel.
+Up to three neighbouring products of one input, whose weights are of at most two types, like those of queries, keys and
+values; two of them and the gated activation of both; for a single row, a product and the norm of its result.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from phobos.kernels.cuda.weights import Weight
-from phobos.program.steps import MatMul, Op, Program, matrices_of
+from phobos.kernels.cuda.layout import BLOCK, ROW_TILE, ROWS_OF_BLOCK, PackedType, quantized_stride
+from phobos.kernels.cuda.weights import Weight, takes_codes
+from phobos.program.steps import Glu, MatMul, Op, Program, RmsNorm
 
+if TYPE_CHECKING:
+    from phobos.kernels.cuda.lower import Lowering
 
-def find_pairs(program: Program, weights: Mapping[str, Weight]) -> dict[int, MatMul]:
-    """The second product of each pair, by the place of the first among the ops."""
-    n_uses = Counter(name for op in program.ops for name in matrices_of(op))
-    pairs: dict[int, MatMul] = {}
-    for i, (first, second) in enumerate(zip(program.ops, program.ops[1:], strict=False)):
-        if i - 1 not in pairs and _is_plain(first, weights, n_uses) and _is_plain(second, weights, n_uses):
-            assert isinstance(first, MatMul) and isinstance(second, MatMul)
-            one, other = weights[first.weight], weights[second.weight]
-            is_alike = (one.kind, one.shape, first.x, first.scale) == (other.kind, other.shape, second.x, second.scale)
-            if is_alike and first.out not in (second.out, second.x):
-                pairs[i] = second
-    return pairs
+MOST_JOINED = 3
+ARRIVALS = "arrivals"  # counters of blocks of threads, all 0 between launches
 
 
-def _is_plain(op: Op, weights: Mapping[str, Weight], n_uses: Mapping[str, int]) -> bool:
-    """Whether an op is a product with the whole of a matrix that nothing else reads, and nothing more."""
+@dataclass(frozen=True)
+class Fusion:
+    """Neighbouring ops as one launch: products, and what is done with their results."""
+
+    products: tuple[MatMul, ...]
+    then: Glu | RmsNorm | None = None
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """All of them, in order."""
+        return (*self.products, *((self.then,) if self.then is not None else ()))
+
+
+def find_fusions(program: Program, weights: Mapping[str, Weight]) -> dict[int, Fusion]:
+    """What can be one launch, by the place of its first op. Fusions do not overlap."""
+    found: dict[int, Fusion] = {}
+    ops, i = program.ops, 0
+    while i < len(ops):
+        fusion = _fusion_at(ops, i, weights)
+        if fusion is not None:
+            found[i] = fusion
+        i += len(fusion.ops) if fusion is not None else 1
+    return found
+
+
+def _fusion_at(ops: Sequence[Op], i: int, weights: Mapping[str, Weight]) -> Fusion | None:
+    first = ops[i]
+    if not isinstance(first, MatMul):
+        return None
+    joined = [first]
+    for op in ops[i + 1 : i + MOST_JOINED]:
+        if not isinstance(op, MatMul) or not _can_join(joined, op, weights):
+            break
+        joined.append(op)
+    after = ops[i + 2] if i + 2 < len(ops) else None
+    if len(joined) >= 2 and isinstance(after, Glu) and _is_gate(joined[:2], after, weights):
+        return Fusion(tuple(joined[:2]), after)
+    if len(joined) >= 2:
+        return Fusion(tuple(joined))
+    after = ops[i + 1] if i + 1 < len(ops) else None
+    if isinstance(after, RmsNorm) and after.x == first.out and after.out.per_output == first.out.per_output:
+        return Fusion((first,), after)
+    return None
+
+
+def _can_join(joined: Sequence[MatMul], op: MatMul, weights: Mapping[str, Weight]) -> bool:
+    first, all_ops = joined[0], (*joined, op)
+    kinds = {_kind_of(each, weights).name for each in all_ops}
+    same_input = (op.x, op.scale, op.out.per_output) == (first.x, first.scale, first.out.per_output)
+    coded = takes_codes(weights, op.weight) == takes_codes(weights, first.weight)
+    apart = len({each.out.name for each in all_ops} | {op.x.name}) == len(all_ops) + 1
+    return same_input and coded and apart and len(kinds) <= 2 and not any(each.residual for each in all_ops)
+
+
+def _is_gate(products: Sequence[MatMul], glu: Glu, weights: Mapping[str, Weight]) -> bool:
+    one, other = products
     return (
-        isinstance(op, MatMul)
-        and (op.bias, op.residual, op.first_row) == (None, None, 0)
-        and n_uses[op.weight] == 1
-        and weights[op.weight].shape[0] == op.out.width
+        {glu.gate, glu.up} == {one.out, other.out}
+        and _kind_of(one, weights) == _kind_of(other, weights)
+        and one.out.width == other.out.width == glu.out.width
+        and one.out.width % BLOCK == 0
+        and glu.out.name != one.x.name
+        and glu.out.per_output == one.out.per_output
     )
 
 
-def name_pairs(program: Program, weights: Mapping[str, Weight]) -> dict[str, str]:
-    """The names of the weights of pairs, the second by the first."""
-    found = {}
-    for i, second in find_pairs(program, weights).items():
-        first = program.ops[i]
-        assert isinstance(first, MatMul)
-        found[first.weight] = second.weight
-    return found
+def _kind_of(op: MatMul, weights: Mapping[str, Weight]) -> PackedType:
+    kind = weights[op.weight].kind
+    assert kind is not None
+    return kind
+
+
+def n_arrivals(program: Program, weights: Mapping[str, Weight], max_rows: int) -> int:
+    """Counters that fusions of a program need at most."""
+    counts = [1]
+    for fusion in find_fusions(program, weights).values():
+        if isinstance(fusion.then, Glu):
+            counts.append(fusion.then.out.width // BLOCK * -(-max_rows // ROW_TILE))
+    return max(counts)
+
+
+def can_lower(low: Lowering, fusion: Fusion) -> bool:
+    """Whether a fusion is one launch in the class of shapes that is being lowered."""
+    if isinstance(fusion.then, RmsNorm):
+        return low.rows_of(fusion.then.out) == 1
+    return all(low.is_few(op) for op in fusion.products)
+
+
+def lower_fusion(low: Lowering, fusion: Fusion) -> None:
+    """The launch."""
+    first = fusion.products[0]
+    if takes_codes(low.weights, first.weight):
+        x, stride = low.codes_of(first.x, first), quantized_stride(first.x.width)
+    else:
+        x, stride = low.at(first.x), 4 * first.x.width
+    n_rows, kind = low.rows_of(first.out), _kind_of(first, low.weights).name
+    n_tile = low.tile_of(n_rows)
+    n_tiles = -(-n_rows // n_tile)
+    head = (x, low.count_at(first.out), first.x.width, stride, float(first.scale))
+    counters = low.addresses[ARRIVALS]
+    if isinstance(fusion.then, RmsNorm):
+        norm, weight = fusion.then, low.weights[first.weight]
+        arguments: tuple[int | float, ...] = (
+            low.at(first.out), x, *weight.planes, low.vector(first.bias), low.at(first.residual),
+            low.count_at(first.out), first.out.width, first.x.width, first.first_row, stride, float(first.scale),
+            *low.outputs_of(norm.out), low.vector(norm.weight), low.at(norm.residual), counters, float(norm.eps),
+        )  # fmt: skip
+        grid = (-(-first.out.width // ROWS_OF_BLOCK), 1, 1)
+        low.emit(f"matmul_joined:normed_{kind}_1", arguments, fusion, grid)
+        return
+    if isinstance(fusion.then, Glu):
+        glu = fusion.then
+        gate, up = fusion.products if fusion.products[0].out == glu.gate else fusion.products[::-1]
+        arguments = (
+            *head, glu.out.width, *_matrix(low, gate), *_matrix(low, up), *low.outputs_of(glu.out), counters,
+        )  # fmt: skip
+        grid = (4 * (glu.out.width // BLOCK), n_tiles, 1)
+        low.emit(f"matmul_joined:gated_{kind}_{n_tile}_{glu.activation}", arguments, fusion, grid)
+        return
+    kinds = sorted({_kind_of(op, low.weights).name for op in fusion.products})
+    matrices: list[int] = []
+    for op in fusion.products:
+        matrices += [*_matrix(low, op), op.out.width, int(_kind_of(op, low.weights).name != kinds[0])]
+    matrices += [0] * (8 * (MOST_JOINED - len(fusion.products)))
+    grid = (sum(-(-op.out.width // ROWS_OF_BLOCK) for op in fusion.products), n_tiles, 1)
+    low.emit(f"matmul_joined:joined_{kinds[0]}_{kinds[-1]}_{n_tile}", (*head, *matrices), fusion, grid)
+
+
+def _matrix(low: Lowering, op: MatMul) -> tuple[int, ...]:
+    """A product's result and weights, as the kernels take them."""
+    return low.at(op.out), *low.weights[op.weight].planes, low.vector(op.bias), op.first_row

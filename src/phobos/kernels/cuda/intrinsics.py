@@ -7,6 +7,7 @@ Addresses are int64, in global memory but for functions named `*_shared*` or `co
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 from numba import cuda, types
 from numba.cuda.extending import intrinsic
@@ -366,3 +367,31 @@ def close_copies(typingctx):
 def wait_for_copies(typingctx):
     """Wait until all groups of copies but the latest are done; for other threads' eyes a barrier must follow."""
     return _make_assembly("cp.async.wait_group 1;", "~{memory}", types.void, side_effect=True)
+
+
+# Between blocks of threads
+
+
+@intrinsic
+def add_one(typingctx, address):
+    """Add 1 to a word of global memory, at once for all threads, and give what it was."""
+    return _make_assembly(
+        "atom.global.add.u32 $0, [$1], 1;", "=r,l,~{memory}", types.uint32, types.int64, side_effect=True
+    )
+
+
+@device
+def arrives_last(counter, n, flag):
+    """Whether this block of threads is the last of `n` to come here; what the others wrote before is then to be seen by
+    plain loads. The counter, a word of global memory, is 0 before and after; `flag` is a word of shared memory. All
+    threads of a block take part."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cuda.threadfence()
+        is_last = add_one(counter) == np.uint32(n - 1)
+        if is_last:
+            store_i32(counter, np.int64(0))
+        flag[0] = is_last
+        cuda.threadfence()
+    cuda.syncthreads()
+    return flag[0]

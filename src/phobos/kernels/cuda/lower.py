@@ -13,10 +13,10 @@ import numpy as np
 
 from phobos.errors import UnsupportedModelError
 from phobos.kernels.activations import find_float_readers
-from phobos.kernels.cuda import mixtures, recurrent
+from phobos.kernels.cuda import fusion, mixtures, recurrent
 from phobos.kernels.cuda.cache import Formats, SlotCache
 from phobos.kernels.cuda.card import Card, Launch
-from phobos.kernels.cuda.fusion import find_pairs
+from phobos.kernels.cuda.fusion import ARRIVALS, Fusion
 from phobos.kernels.cuda.layout import (
     BLOCK,
     CODED_K_DIM_MAX,
@@ -95,17 +95,20 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
 
     n_spans = -(-n_ctx // span_of(n_ctx))
     sizes = {b.name: 4 * rows(b) * b.width for b in program.buffers}
+    n_groups = 0  # of queries that blocks of threads answer together
     for op in program.ops:
         if isinstance(op, MatMul) and takes_codes(weights, op.weight):
             sizes[op.x.name + ".q8"] = rows(op.x) * quantized_stride(op.x.width)
         if isinstance(op, Attention):
             n_bytes = 4 * SPLIT_ROWS * op.n_heads * n_spans * (op.layer.v_dim + 2)
             sizes["parts"] = max(sizes.get("parts", 0), n_bytes)
+            n_groups = max(n_groups, SPLIT_ROWS * op.n_heads)
         if isinstance(op, Experts | HeadMatMul):
             for name, n_bytes in mixtures.scratch_sizes(op, weights, round_up(max_rows, ROW_TILE)).items():
                 sizes[name] = max(sizes.get(name, 0), n_bytes)
         if isinstance(op, RopeTable):
             sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
+    sizes[ARRIVALS] = 4 * max(fusion.n_arrivals(program, weights, max_rows), n_groups)
     if program.logits is not None:
         sizes["best"] = 8 * max_outputs * -(-program.n_vocab // CHOICE_SPAN)
         sizes["chosen"] = 4 * max_outputs
@@ -156,7 +159,7 @@ class Lowering:
         self.limits = limits
         self.span = span_of(limits[2])
         self._n_spans = -(-limits[2] // self.span)
-        self._pairs = find_pairs(program, weights)
+        self._fusions = fusion.find_fusions(program, weights)
         self._float_readers = find_float_readers(program, lambda name: takes_codes(weights, name))
         self.batch_words = HEADER_WORDS + N_ARRAYS * limits[0]
         self.batch = card.allocate(4 * self.batch_words)
@@ -168,7 +171,7 @@ class Lowering:
         self.addresses = {name: card.allocate(n) for name, n in sizes.items()}
         self._send_frequencies(card)
         self._launches: list[Launch] = []
-        self._ops: list[Op] = []
+        self._ops: list[Op | Fusion] = []
         self._quantized: set[str] = set()  # buffers whose quantized copy is fresh
         self.n_rows, self.n_outputs = 0, 0
         self.tiled_route: str | None = None  # the buffer of routes whose tables stand in scratch, a pair a tile
@@ -210,7 +213,7 @@ class Lowering:
         return next((n for n in ROW_COUNTS if n >= n_rows), ROW_COUNTS[-1])
 
     def emit(
-        self, kernel: str, arguments: Sequence[int | float], op: Op, grid: tuple[int, int, int], *,
+        self, kernel: str, arguments: Sequence[int | float], op: Op | Fusion, grid: tuple[int, int, int], *,
         n_threads: int = THREADS,
     ) -> None:  # fmt: skip
         """One more launch; none where the grid is empty. `UnsupportedModelError` where it is larger than a card has."""
@@ -245,18 +248,18 @@ class Lowering:
 
     def lower(
         self, n_rows: int, n_outputs: int, n_choices: int | None = None
-    ) -> tuple[tuple[Launch, ...], tuple[Op, ...]]:
+    ) -> tuple[tuple[Launch, ...], tuple[Op | Fusion, ...]]:
         """The launches of a pass of up to so many rows and wanted outputs, and what each is (part of) the doing of.
         With `n_choices` the best of so many first tokens is found too, see `chosen_at`."""
         self.n_rows, self.n_outputs = n_rows, n_outputs
         self._launches, self._ops, self._quantized = [], [], set()
+        fused_up_to = 0
         for i, op in enumerate(self._program.ops):
-            pair = self._pairs.get(i)
-            before = self._pairs.get(i - 1)
-            if pair is not None and self._is_few(pair):
-                assert isinstance(op, MatMul)
-                self._matmul(op, pair)
-            elif before is None or not self._is_few(before):
+            fused = self._fusions.get(i)
+            if fused is not None and fusion.can_lower(self, fused):
+                fusion.lower_fusion(self, fused)
+                fused_up_to = i + len(fused.ops)
+            elif i >= fused_up_to:
                 self._lower(op)
             self._quantized -= writes_of(op)
             if isinstance(op, RmsNorm | LayerNorm | Glu | Activate | Attention) and self._makes_codes(op):
@@ -282,8 +285,8 @@ class Lowering:
 
     def _makes_codes(self, op: RmsNorm | LayerNorm | Glu | Activate | Attention) -> bool:
         """Whether the op itself writes the quantized copy of its value."""
-        is_split = not isinstance(op, Attention) or self._is_split()
-        return op.out.name + ".q8" in self.addresses and is_split
+        can = not isinstance(op, Attention) or (self._is_split() and op.layer.v_dim % BLOCK == 0)
+        return can and op.out.name + ".q8" in self.addresses
 
     def _is_split(self) -> bool:
         return self.n_rows <= SPLIT_ROWS
@@ -388,13 +391,12 @@ class Lowering:
                 name, arguments = "temper", (self.at(out), self.positions, count, width, op.span, float(op.slope))
         self.emit(f"pointwise:{name}", arguments, op, self._values_grid(out, width))
 
-    def _is_few(self, op: MatMul) -> bool:
+    def is_few(self, op: MatMul) -> bool:
         """Whether a product is of few rows, or of a type that tensor cores have no kernel for."""
         kind = self.weights[op.weight].kind
         return kind is None or kind.is_float or self.rows_of(op.out) < TILED_ROWS
 
-    def _matmul(self, op: MatMul, pair: MatMul | None = None) -> None:
-        """A product, with its `pair` (see `fusion.py`) as a second matrix."""
+    def _matmul(self, op: MatMul) -> None:
         weight = self.weights[op.weight]
         assert weight.kind is not None
         if takes_codes(self.weights, op.weight):
@@ -403,16 +405,14 @@ class Lowering:
             x, stride = self.at(op.x), 4 * op.x.width
         n_rows = self.rows_of(op.out)
         n_tile = self.tile_of(n_rows)
-        if not self._is_few(op):
+        if not self.is_few(op):
             self._tiled_matmul(op, weight, x, stride)
             return
         arguments = (
             self.at(op.out), x, *weight.planes, self.vector(op.bias), self.at(op.residual), self.count_at(op.out),
-            0, 0, 1, op.out.width, op.x.width, op.first_row, stride, 4 * op.out.width,
-            *((op.out.width, 0, self.at(pair.out) - self.at(op.out)) if pair is not None else (0, 0, 0)),
-            float(op.scale),
+            0, 0, 1, op.out.width, op.x.width, op.first_row, stride, 4 * op.out.width, 0, 0, 0, float(op.scale),
         )  # fmt: skip
-        grid = (-(-op.out.width // ROWS_OF_BLOCK), -(-n_rows // n_tile), 1 if pair is None else 2)
+        grid = (-(-op.out.width // ROWS_OF_BLOCK), -(-n_rows // n_tile), 1)
         self.emit(f"matmul:matmul_{weight.kind.name}_{n_tile}", arguments, op, grid)
 
     def _tiled_matmul(self, op: MatMul, weight: Weight, x: int, stride: int) -> None:
@@ -461,11 +461,7 @@ class Lowering:
             return
         queries = -(-n_rows * group // QUERIES)
         grid = (queries, layer.n_kv_heads, self._n_spans)
-        split = (parts, *head, self._n_spans, *tail)
+        floats, codes = self.outputs_of(op.out) if self._makes_codes(op) else (self.at(op.out), 0)
+        merge = (floats, codes, self.vector(op.sinks), self.addresses[ARRIVALS])
+        split = (parts, *head, self._n_spans, *merge, *tail)
         self.emit(f"attention:attention_split_{self._formats}_{n_pairs}", split, op, grid, n_threads=n_threads)
-        merge = (
-            *self.outputs_of(op.out), parts, self.positions, self.count_at(op.out), op.n_heads, layer.v_dim,
-            layer.window, self.span, self._n_spans, self.vector(op.sinks),
-        )  # fmt: skip
-        grid = (-(-op.out.width // NORM_THREADS), n_rows, 1)
-        self.emit("attention:attention_merge", merge, op, grid, n_threads=NORM_THREADS)

@@ -189,8 +189,36 @@ def make_row(kind: GGMLType, n_tile: int):
     return make_float_row(kind, 4 if kind == GGMLType.F32 else 2, n_tile), 1
 
 
-def _make_matmul(kind: GGMLType, n_tile: int):
+def make_outputs(kind: GGMLType, n_tile: int):
+    """`put_outputs(...)`: output o of `n_tile` rows of x, whose addresses stand in `x_at`, by the eight threads of a
+    group, which share `weight_row`; `out` and `residual` (0 for none) are addresses of row 0, `bias` of row 0 of the
+    weights."""
     multiply, unit = make_row(kind, n_tile)
+
+    @device
+    def put_outputs(
+        x_at, codes, high, scales, bias, residual, out, weight_row, o, n_out, n_in, row, last, out_stride, scale
+    ):
+        part = cuda.threadIdx.x & (PARTS - 1)
+        acc = cuda.local.array(n_tile, float32)
+        for m in range(n_tile):
+            acc[m] = _ZERO
+        n_steps = n_in // unit
+        multiply(acc, x_at, codes, high, scales, weight_row * n_steps, n_steps, part)
+        for m in range(n_tile):
+            total = sum_parts(acc[m])
+            if part == m and o < n_out and row + m < last:
+                at = (row + m) * out_stride + 4 * o
+                finish(
+                    out + at, total, bias + 4 * weight_row if bias != 0 else 0, residual + at if residual != 0 else 0,
+                    scale,
+                )  # fmt: skip
+
+    return put_outputs
+
+
+def _make_matmul(kind: GGMLType, n_tile: int):
+    put_outputs = make_outputs(kind, n_tile)
 
     def matmul(
         out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, tiles: Int,
@@ -208,27 +236,18 @@ def _make_matmul(kind: GGMLType, n_tile: int):
             last = row + load_i32(tile + 8)
         if row >= last:
             return
-        part = cuda.threadIdx.x & (PARTS - 1)
         o = cuda.blockIdx.x * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
-        weight_row = first_row + matrix * z_rows + min(o, n_out - 1)
-        acc = cuda.local.array(n_tile, float32)
         x_at = cuda.local.array(n_tile, np.int64)
         for m in range(n_tile):
-            acc[m] = _ZERO
             mine = min(row + m, last - 1)
             if sources != 0:
                 mine = load_i32(sources + 4 * mine) // divisor
             x_at[m] = x + cuda.blockIdx.z * z_in + mine * x_stride
-        n_steps = n_in // unit
-        multiply(acc, x_at, codes, high, scales, weight_row * n_steps, n_steps, part)
-        for m in range(n_tile):
-            total = sum_parts(acc[m])
-            if part == m and o < n_out and row + m < last:
-                at = (row + m) * out_stride + cuda.blockIdx.z * z_out + 4 * o
-                finish(
-                    out + at, total, bias + 4 * weight_row if bias != 0 else 0, residual + at if residual != 0 else 0,
-                    scale,
-                )  # fmt: skip
+        z_at = cuda.blockIdx.z * z_out
+        put_outputs(
+            x_at, codes, high, scales, bias, residual + z_at if residual != 0 else 0, out + z_at,
+            first_row + matrix * z_rows + min(o, n_out - 1), o, n_out, n_in, row, last, out_stride, scale,
+        )  # fmt: skip
 
     matmul.__name__ = f"matmul_{kind.name.lower()}_{n_tile}"
     return kernel(THREADS, min_blocks=3)(matmul)

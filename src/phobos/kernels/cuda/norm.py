@@ -17,7 +17,7 @@ from phobos.kernels.cuda.intrinsics import device, load_f32, load_i32, round_to_
 from phobos.kernels.cuda.layout import BLOCK, NORM_THREADS, THREADS, WARP
 
 _EVERYONE = 0xFFFFFFFF
-_N_WARPS = NORM_THREADS // WARP
+N_WARPS = NORM_THREADS // WARP
 _CODE_MAX = np.float32(127)
 _ZERO = np.float32(0)
 
@@ -46,7 +46,7 @@ def sum_block(value, shared):
         shared[cuda.threadIdx.x >> 5] = value
     cuda.syncthreads()
     total = shared[0]
-    for i in range(1, _N_WARPS):
+    for i in range(1, N_WARPS):
         total = total + shared[i]
     cuda.syncthreads()
     return total
@@ -72,6 +72,7 @@ def quantize_warp(record, width, b, value):
     if lane == 0:
         store_f32(record + width + 8 * b, scale)
         store_f32(record + width + 8 * b + 4, scale * np.float32(total))
+    cuda.syncwarp()
 
 
 @device
@@ -80,30 +81,51 @@ def record_stride(width):
     return (width + 8 * (width // BLOCK) + 15) // 16 * 16
 
 
+def make_rms_row(n_threads: int):
+    """`norm_row(out, codes, source, weight, residual, row, width, eps, shared)`: the norm of the row at `source` by
+    `n_threads` threads, in the order that `NORM_THREADS` have; all of a block take part."""
+
+    @device
+    def norm_row(out, codes, source, weight, residual, row, width, eps, shared):
+        for thread in range(cuda.threadIdx.x, NORM_THREADS, n_threads):
+            total = _ZERO
+            for i in range(thread, width, NORM_THREADS):
+                value = load_f32(source + 4 * i)
+                total = cuda.fma(value, value, total)
+            total = sum_warp(total)
+            if thread & 31 == 0:
+                shared[thread >> 5] = total
+        cuda.syncthreads()
+        total = shared[0]
+        for i in range(1, N_WARPS):
+            total = total + shared[i]
+        factor = np.float32(1) / math.sqrt(total / np.float32(width) + eps)
+        for i in range(cuda.threadIdx.x, width, n_threads):
+            value = load_f32(source + 4 * i) * factor * load_f32(weight + 4 * i)
+            if residual != 0:
+                value = load_f32(residual + 4 * (width * row + i)) + value
+            if out != 0:
+                store_f32(out + 4 * (width * row + i), value)
+            if codes != 0:
+                quantize_warp(codes + record_stride(width) * row, width, i // BLOCK, value)
+
+    return norm_row
+
+
+_norm_row = make_rms_row(NORM_THREADS)
+
+
 @kernel(NORM_THREADS)
 def rms_norm(
     out: Int, codes: Int, x: Int, weight: Int, residual: Int, rows_of: Int, n_rows_at: Int, width: Int, eps: Float
 ):
     """`rows_of`: address of the int32 row numbers to read, 0 for all rows in order."""
-    shared = cuda.shared.array(_N_WARPS, float32)
+    shared = cuda.shared.array(N_WARPS, float32)
     row = cuda.blockIdx.x
     if row >= load_i32(n_rows_at):
         return
     source = x + 4 * width * (load_i32(rows_of + 4 * row) if rows_of != 0 else row)
-    total = _ZERO
-    for i in range(cuda.threadIdx.x, width, NORM_THREADS):
-        value = load_f32(source + 4 * i)
-        total = cuda.fma(value, value, total)
-    total = sum_block(total, shared)
-    factor = np.float32(1) / math.sqrt(total / np.float32(width) + eps)
-    for i in range(cuda.threadIdx.x, width, NORM_THREADS):
-        value = load_f32(source + 4 * i) * factor * load_f32(weight + 4 * i)
-        if residual != 0:
-            value = load_f32(residual + 4 * (width * row + i)) + value
-        if out != 0:
-            store_f32(out + 4 * (width * row + i), value)
-        if codes != 0:
-            quantize_warp(codes + record_stride(width) * row, width, i // BLOCK, value)
+    _norm_row(out, codes, source, weight, residual, row, width, eps, shared)
 
 
 @kernel(NORM_THREADS)
@@ -111,7 +133,7 @@ def layer_norm(
     out: Int, codes: Int, x: Int, weight: Int, bias: Int, rows_of: Int, n_rows_at: Int, width: Int, eps: Float
 ):
     """The mean, then the mean square of what is left, each a pass over the row."""
-    shared = cuda.shared.array(_N_WARPS, float32)
+    shared = cuda.shared.array(N_WARPS, float32)
     row = cuda.blockIdx.x
     if row >= load_i32(n_rows_at):
         return

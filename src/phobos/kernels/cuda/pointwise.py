@@ -106,7 +106,7 @@ embed_bf16 = _make_float_embed("bf16", _load_bf16, 2)
 
 
 @device
-def _put(out, codes, width, row, i, value):
+def put_value(out, codes, width, row, i, value):
     """A value to the floats, the record, or both; a warp's columns are a block."""
     if out != 0:
         store_f32(out + 4 * (width * row + i), value)
@@ -114,12 +114,32 @@ def _put(out, codes, width, row, i, value):
         quantize_warp(codes + record_stride(width) * row, width, i // BLOCK, value)
 
 
-def _make_glu(name, activation):
+def _make_gate(activation):
+    @device
+    def gate_of(gate, up):
+        return activation(gate) * up
+
+    return gate_of
+
+
+@device
+def _swiglu_oai(gate, up):
+    """g * sigmoid(1.702 g) * (u + 1), with g at most 7 and u within 7 of 0."""
+    seven = np.float32(7)
+    g = min(gate, seven)
+    u = max(min(up, seven), -seven)
+    return g * sigmoid(np.float32(1.702) * g) * (u + np.float32(1))
+
+
+ALL_GATES = {**{name: _make_gate(activation) for name, activation in GATES.items()}, "swiglu_oai": _swiglu_oai}
+
+
+def _make_glu(name, gate_of):
     def glu(out: Int, codes: Int, gate: Int, up: Int, count_at: Int, parts: Int, width: Int):
         row, i = _place()
         if row < load_i32(count_at) * parts and i < width:
             at = 4 * (width * row + i)
-            _put(out, codes, width, row, i, activation(load_f32(gate + at)) * load_f32(up + at))
+            put_value(out, codes, width, row, i, gate_of(load_f32(gate + at), load_f32(up + at)))
 
     glu.__name__ = f"glu_{name}"
     return kernel(THREADS)(glu)
@@ -129,29 +149,16 @@ def _make_activate(name, activation):
     def activate(out: Int, codes: Int, x: Int, count_at: Int, parts: Int, width: Int):
         row, i = _place()
         if row < load_i32(count_at) * parts and i < width:
-            _put(out, codes, width, row, i, activation(load_f32(x + 4 * (width * row + i))))
+            put_value(out, codes, width, row, i, activation(load_f32(x + 4 * (width * row + i))))
 
     activate.__name__ = f"activate_{name}"
     return kernel(THREADS)(activate)
 
 
-for _name, _activation in GATES.items():
-    globals()[f"glu_{_name}"] = _make_glu(_name, _activation)
+for _name, _gate in ALL_GATES.items():
+    globals()[f"glu_{_name}"] = _make_glu(_name, _gate)
 for _name, _activation in ACTIVATIONS.items():
     globals()[f"activate_{_name}"] = _make_activate(_name, _activation)
-
-
-@kernel(THREADS)
-def glu_swiglu_oai(out: Int, codes: Int, gate: Int, up: Int, count_at: Int, parts: Int, width: Int):
-    """g * sigmoid(1.702 g) * (u + 1), with g at most 7 and u within 7 of 0."""
-    row, i = _place()
-    if row < load_i32(count_at) * parts and i < width:
-        at = 4 * (width * row + i)
-        seven = np.float32(7)
-        g = min(load_f32(gate + at), seven)
-        u = max(min(load_f32(up + at), seven), -seven)
-        value = g * sigmoid(np.float32(1.702) * g) * (u + np.float32(1))
-        _put(out, codes, width, row, i, value)
 
 
 @kernel(THREADS)

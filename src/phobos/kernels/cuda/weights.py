@@ -56,20 +56,14 @@ def takes_codes(weights: Mapping[str, Weight], name: str) -> bool:
     return kind is not None and not kind.is_float
 
 
-def place_weights(card: Card, weights: Mapping[str, Weight], pairs: Mapping[str, str]) -> dict[str, Weight]:
-    """Take the card's memory for every tensor; `pairs` names for some the one, of its type and shape, whose planes are
-    to follow its own without a gap."""
-    placed: dict[str, Weight] = {}
+def place_weights(card: Card, weights: Mapping[str, Weight]) -> dict[str, Weight]:
+    """Take the card's memory for every tensor."""
+    placed = {}
     for name, weight in weights.items():
-        if name in placed:
-            continue
         sizes = (weight.n_bytes, 0, 0) if weight.kind is None else plane_bytes(weight.kind, *weight.shape)
-        n = 1 + (name in pairs)
-        planes = [card.allocate(n * size) if size else 0 for size in sizes]
-        for i, each in enumerate([name, pairs[name]] if name in pairs else [name]):
-            first, second, third = (plane + i * size if plane else 0 for plane, size in zip(planes, sizes, strict=True))
-            placed[each] = replace(weights[each], planes=(first, second, third))
-    return {name: placed[name] for name in weights}
+        first, second, third = (card.allocate(size) if size else 0 for size in sizes)
+        placed[name] = replace(weight, planes=(first, second, third))
+    return placed
 
 
 def fill_weights(gguf: GGUF, card: Card, weights: Mapping[str, Weight], report: Callable[[str, float], None]) -> None:

@@ -1,0 +1,166 @@
+"""Products of few rows with what follows them, in one launch: several matrices of one input side by side, a gated
+activation at the end of gate and up, a norm at the end of a product. The bits are those of the kernels apart.
+
+Theory. What follows needs values of several blocks of threads, so the last of those to come (see `arrives_last`) does
+it: four blocks have 32 gates and 32 ups, which are a block of the quantized record; all blocks have the row to norm.
+Blocks of gate and up lie by turns in the grid, so that the four run at about the same time.
+
+Kernels are named by types, rows of activations at once and, where gated, activation, and made when first asked for:
+`joined_q4_k_q6_k_1`, `gated_q4_k_8_silu`, `normed_q6_k_1`. Grid: x by 16 outputs, matrix after matrix, y by rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numba import boolean, cuda, float32
+
+from phobos.gguf.quants import GGMLType
+from phobos.kernels.cuda.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cuda.formats import FORMATS
+from phobos.kernels.cuda.intrinsics import arrives_last, device, load_f32, load_i32
+from phobos.kernels.cuda.layout import BLOCK, PACKED, ROWS_OF_BLOCK, THREADS, WARP
+from phobos.kernels.cuda.matmul import ROW_COUNTS, make_outputs
+from phobos.kernels.cuda.norm import N_WARPS, make_rms_row
+from phobos.kernels.cuda.pointwise import ALL_GATES, put_value
+
+_KINDS = (*FORMATS, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+_norm_row = make_rms_row(THREADS)
+
+
+def _make_rows(n_tile: int):
+    @device
+    def find_rows(x_at, x, row, last, x_stride):
+        """Addresses of `n_tile` rows of x from `row` on, the last one again where there are no more."""
+        for m in range(n_tile):
+            x_at[m] = x + min(row + m, last - 1) * x_stride
+
+    return find_rows
+
+
+def _make_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int) -> Kernel:
+    put_first, put_second = make_outputs(first_kind, n_tile), make_outputs(second_kind, n_tile)
+    find_rows, are_alike = _make_rows(n_tile), first_kind == second_kind
+
+    def joined(
+        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, out: Int, codes: Int, high: Int, scales: Int,
+        bias: Int, first_row: Int, n_out: Int, is_second: Int, out_1: Int, codes_1: Int, high_1: Int, scales_1: Int,
+        bias_1: Int, first_row_1: Int, n_out_1: Int, is_second_1: Int, out_2: Int, codes_2: Int, high_2: Int,
+        scales_2: Int, bias_2: Int, first_row_2: Int, n_out_2: Int, is_second_2: Int,
+    ):  # fmt: skip
+        """Up to three matrices; those of the second type say so, one that is not there has no outputs."""
+        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(count_at)
+        if row >= last:
+            return
+        x_at = cuda.local.array(n_tile, np.int64)
+        find_rows(x_at, x, row, last, x_stride)
+        block = np.int64(cuda.blockIdx.x)
+        n_blocks, n_blocks_1 = (
+            (n_out + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK,
+            (n_out_1 + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK,
+        )
+        if block >= n_blocks + n_blocks_1:
+            block -= n_blocks + n_blocks_1
+            out, codes, high, scales, bias, first_row = out_2, codes_2, high_2, scales_2, bias_2, first_row_2
+            n_out, is_second = n_out_2, is_second_2
+        elif block >= n_blocks:
+            block -= n_blocks
+            out, codes, high, scales, bias, first_row = out_1, codes_1, high_1, scales_1, bias_1, first_row_1
+            n_out, is_second = n_out_1, is_second_1
+        o = block * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
+        weight_row = first_row + min(o, n_out - 1)
+        if are_alike or is_second == 0:
+            put_first(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
+        else:
+            put_second(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
+
+    return _declare(joined, f"joined_{first_kind.name.lower()}_{second_kind.name.lower()}_{n_tile}")
+
+
+def _make_gated(kind: GGMLType, n_tile: int, activation: str) -> Kernel:
+    put_outputs, find_rows, gate_of = make_outputs(kind, n_tile), _make_rows(n_tile), ALL_GATES[activation]
+
+    def gated(
+        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, n_out: Int, gate: Int, codes: Int, high: Int,
+        scales: Int, bias: Int, first_row: Int, up: Int, codes_1: Int, high_1: Int, scales_1: Int, bias_1: Int,
+        first_row_1: Int, out: Int, out_codes: Int, counters: Int,
+    ):  # fmt: skip
+        """Four blocks have 32 outputs: two of the gate, two of up."""
+        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(count_at)
+        if row >= last:
+            return
+        flag = cuda.shared.array(1, boolean)
+        x_at = cuda.local.array(n_tile, np.int64)
+        find_rows(x_at, x, row, last, x_stride)
+        number = np.int64(cuda.blockIdx.x) >> 2
+        target = gate
+        if cuda.blockIdx.x & 2 != 0:
+            target, codes, high, scales, bias, first_row = up, codes_1, high_1, scales_1, bias_1, first_row_1
+        o = BLOCK * number + ROWS_OF_BLOCK * (cuda.blockIdx.x & 1) + (cuda.threadIdx.x >> 3)
+        put_outputs(
+            x_at, codes, high, scales, bias, 0, target, first_row + o, o, n_out, n_in, row, last, 4 * n_out, scale
+        )
+        counter = counters + 4 * (cuda.blockIdx.y * (n_out // BLOCK) + number)
+        if arrives_last(counter, 4, flag):
+            i = BLOCK * number + (cuda.threadIdx.x & 31)
+            for r in range(row + (cuda.threadIdx.x >> 5), min(row + n_tile, last), THREADS // WARP):
+                at = 4 * (n_out * r + i)
+                put_value(out, out_codes, n_out, r, i, gate_of(load_f32(gate + at), load_f32(up + at)))
+
+    return _declare(gated, f"gated_{kind.name.lower()}_{n_tile}_{activation}")
+
+
+def _make_normed(kind: GGMLType) -> Kernel:
+    put_outputs, find_rows = make_outputs(kind, 1), _make_rows(1)
+
+    def normed(
+        out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, n_out: Int,
+        n_in: Int, first_row: Int, x_stride: Int, scale: Float, norm_out: Int, norm_codes: Int, weight: Int,
+        norm_residual: Int, counters: Int, eps: Float,
+    ):  # fmt: skip
+        """One row."""
+        last = load_i32(count_at)
+        if last == 0:
+            return
+        flag, shared = cuda.shared.array(1, boolean), cuda.shared.array(N_WARPS, float32)
+        x_at = cuda.local.array(1, np.int64)
+        find_rows(x_at, x, np.int64(0), last, x_stride)
+        o = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
+        put_outputs(
+            x_at, codes, high, scales, bias, residual, out, first_row + min(o, n_out - 1), o, n_out, n_in, np.int64(0),
+            last, 4 * n_out, scale,
+        )  # fmt: skip
+        if arrives_last(counters, np.int64(cuda.gridDim.x), flag):
+            _norm_row(norm_out, norm_codes, out, weight, norm_residual, np.int64(0), n_out, eps, shared)
+
+    return _declare(normed, f"normed_{kind.name.lower()}_1")
+
+
+def _declare(function: Callable[..., None], name: str) -> Kernel:
+    function.__name__ = name
+    return kernel(THREADS, min_blocks=3)(function)
+
+
+def _makers() -> dict[str, Callable[[], Kernel]]:
+    """How each kernel is made, by its name."""
+    makers: dict[str, Callable[[], Kernel]] = {}
+    for kind in _KINDS:
+        name = PACKED[kind].name
+        makers[f"normed_{name}_1"] = lambda kind=kind: _make_normed(kind)
+        for n in ROW_COUNTS:
+            for other in _KINDS:
+                makers[f"joined_{name}_{PACKED[other].name}_{n}"] = lambda k=kind, o=other, n=n: _make_joined(k, o, n)
+            for activation in ALL_GATES:
+                makers[f"gated_{name}_{n}_{activation}"] = lambda k=kind, n=n, a=activation: _make_gated(k, n, a)
+    return makers
+
+
+_MAKERS = _makers()
+
+
+def __getattr__(name: str) -> Kernel:
+    if name not in _MAKERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = _MAKERS[name]()
+    return found
