@@ -4,9 +4,10 @@
 
 Engine and listener live in this process, as when serving; the client is a process of its own that wakes up for each
 stream's first text and for its end, so that it costs the engine's cores as little as a client elsewhere would. Both
-ways run the same passes: nothing is guessed ahead, since how much is depends on how long passes took. Prints medians of
-the rounds, and of each round's difference: one stream's decode time and time to the first token, and the tokens a
-second of several streams at once.
+ways run the same passes: nothing is guessed ahead, since how much is depends on how long passes took. Both begin after
+the same rest: after one, passes may take some percent longer for a second, on a virtual machine. Which goes first
+alternates. Prints medians of the rounds, and of each round's difference: one stream's decode time and time to the first
+token, and the tokens a second of several streams at once.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from phobos.settings import EngineSettings, ServeSettings
 
 STORIES = ("a whale", "a lighthouse", "a clock", "a violin", "a river", "a baker", "a comet", "a fox")
 WARM_UP_S = 4.0  # before anything is counted, so that the processor's clock has settled
+REST_S = 0.05  # before each round, in which the server accepts the client's connections
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def run_client(address: str) -> None:
     for line in sys.stdin:
         bodies = [json.dumps(body).encode() for body in json.loads(line)]
         connections = [socket.create_connection((str(place.hostname), int(place.port or 0))) for _ in bodies]
-        time.sleep(0.05)  # until the server has accepted them
+        time.sleep(REST_S)
         asked_s = [ask(connection, body) for connection, body in zip(connections, bodies, strict=True)]
         found = []
         for asked, (first, ended, tail) in zip(asked_s, read_streams(connections), strict=True):
@@ -138,6 +140,7 @@ def ask_engine(engine: Engine, bodies: list[dict[str, Any]]) -> Timing:
         return sink
 
     requests = [parse_chat(body, f"direct-{i}", ServeSettings()).requests[0] for i, body in enumerate(bodies)]
+    time.sleep(REST_S)
     for request in requests:
         found.append([time.perf_counter()])
         engine.submit(request, engine.model.prepare(request), sink_into(found[-1]))
@@ -191,9 +194,12 @@ def compare(engine: Engine, client: subprocess.Popen[str], options: argparse.Nam
         ask_engine(engine, bodies)
         ask_server(client, bodies)
     own, served = [], []
-    for _ in range(options.rounds):
+    for index in range(options.rounds):
+        if index % 2:
+            served.append(ask_server(client, bodies))
         own.append(ask_engine(engine, bodies))
-        served.append(ask_server(client, bodies))
+        if not index % 2:
+            served.append(ask_server(client, bodies))
     rates = [tuple(t.n_tokens / t.whole_s for t in pair) for pair in zip(own, served, strict=True)]
     own_rate, served_rate = map(median, zip(*rates, strict=True))
     print(

@@ -118,6 +118,7 @@ class Control(IntEnum):
     PASS = 0  # rises by one when a pass is announced
     STEPS = 8  # address of the first record
     N_STEPS = 9
+    TURNS = 10  # of a worker's loop without a pass, before it parks
     BARRIER = 16  # arrivals; the phase is 8 words on
     SEEN = 32  # first of a word a thread, 8 words apart: the last pass a worker took part in
 

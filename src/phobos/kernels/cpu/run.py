@@ -10,13 +10,13 @@ from phobos.kernels.cpu.access import load_i64, store_i64
 from phobos.kernels.cpu.compiler import Int, kernel
 from phobos.kernels.cpu.layout import RECORD_WORDS, WAIT_FLAG, Control
 from phobos.kernels.cpu.simd import inlined
-from phobos.kernels.cpu.sync import atomic_load, call_step, pause, wait_for_all
+from phobos.kernels.cpu.sync import atomic_load, call_step, give_way, pause, wait_for_all
 
-SPINS = 20000  # about a millisecond
+WAY_EVERY = 64  # turns of a waiting worker, about a microsecond, between offers of its core to others
 _RECORD_BYTES = 8 * RECORD_WORDS
 
 _PASS, _STEPS, _N_STEPS, _BARRIER = 8 * Control.PASS, 8 * Control.STEPS, 8 * Control.N_STEPS, 8 * Control.BARRIER
-_SEEN = 8 * Control.SEEN
+_SEEN, _TURNS = 8 * Control.SEEN, 8 * Control.TURNS
 
 
 @inlined
@@ -38,15 +38,18 @@ def run_steps(control: Int, thread, n_threads):
 
 @kernel
 def serve(control: Int, thread, n_threads):
-    """A worker: run passes as they are announced; return after `SPINS` turns without one. `SEEN` keeps the last one."""
+    """A worker: run passes as they are announced; return after `TURNS` turns without one. `SEEN` keeps the last one."""
     seen_at = control + _SEEN + 64 * thread
     seen = load_i64(seen_at)
     idle = 0
-    while idle < SPINS:
+    while idle < load_i64(control + _TURNS):
         announced = atomic_load(control + _PASS)
         if announced == seen:
             idle += 1
-            pause()
+            if idle % WAY_EVERY:
+                pause()
+            else:
+                give_way()
         else:
             seen = announced
             store_i64(seen_at, seen)

@@ -1,14 +1,15 @@
 """The persistent team of threads that runs a step program.
 
 The caller is thread 0; the others are Python threads inside compiled code that has released the GIL. After a pass a
-worker spins for about a millisecond, as the next one usually follows; then it parks on a semaphore, so an idle engine
-uses no processor. `Team` is used by one thread, the engine's.
+worker waits there for `PARK_AFTER_S`, as the next one usually follows, and offers its core to others meanwhile; then it
+parks on a semaphore, so an idle engine uses no processor. `Team` is used by one thread, the engine's.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+import time
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from phobos.kernels.cpu.compiler import ENTRY_TYPE, encode_record, load_kernels
 from phobos.kernels.cpu.layout import CONTROL_WORDS, Control
 
 KERNELS = ("run:run_steps", "run:serve")
+PARK_AFTER_S = 0.003  # more than lies between two passes: who parks needs the interpreter to come back
+_TRIAL_TURNS, _TRIALS = 2000, 5
 
 
 class Team:
@@ -35,12 +38,23 @@ class Team:
         self._parked = [False] * n_threads
         self._wake = [threading.Semaphore(0) for _ in range(n_threads)]
         self._closed = False
+        self._control[Control.TURNS] = self._count_turns()
         self._workers = [
             threading.Thread(target=self._work, args=(i,), name=f"phobos-kernel-{i}", daemon=True)
             for i in range(1, n_threads)
         ]
         for worker in self._workers:
             worker.start()
+
+    def _count_turns(self) -> int:
+        """Turns of a worker's loop in `PARK_AFTER_S`: how long a processor pauses differs tenfold among models."""
+        self._control[Control.TURNS] = _TRIAL_TURNS
+        times_s = []
+        for _ in range(_TRIALS):
+            began_s = time.perf_counter()
+            self._serve(self._record_address, 0, self.n_threads)  # no pass is announced yet
+            times_s.append(time.perf_counter() - began_s)
+        return max(_TRIAL_TURNS, round(_TRIAL_TURNS * PARK_AFTER_S / min(times_s)))
 
     def run(self, steps: int | None = None, n_steps: int | None = None) -> None:
         """One pass over the steps, or over these; the GIL is released while it runs."""
