@@ -23,7 +23,7 @@ from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Sink, St
 from phobos.errors import PhobosError
 
 REST_S, LONGEST_REST_S = 0.008, 0.04
-LOOP_SHARE = 0.015
+LOOP_SHARE = 0.01
 START_S = 0.05
 HANDOVER_S, HANDOVER_EVERY_S = 0.0005, 0.05
 _DELTAS = (TextDelta, ReasoningDelta, ToolCallDelta)
