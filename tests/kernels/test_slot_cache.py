@@ -18,7 +18,7 @@ N_CTX = 700
 
 def fill(cache: SlotCache, slot: int, n_rows: int, seed: int = 0) -> None:
     """Write a slot's first positions as a pass would."""
-    cache.note_rows(np.full(n_rows, slot, np.int32), np.arange(n_rows, dtype=np.int32))
+    cache.note_rows([slot] * n_rows, range(n_rows))
     rng = np.random.default_rng(seed)
     for part in cache._parts(slot, n_rows):
         part[:] = rng.integers(0, 256, part.shape, np.uint8)

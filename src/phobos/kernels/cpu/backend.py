@@ -150,20 +150,20 @@ class CpuBackend:
         n_rows, n_outputs = len(batch.tokens), len(batch.outputs)
         if not 0 < n_rows <= self.limits.max_rows or n_outputs > self.limits.max_outputs:
             raise ValueError(f"a batch of {n_rows} rows with {n_outputs} outputs does not fit {self.limits}")
+        at = batch.positions if batch.places is None else batch.places
+        # Most batches are of a few rows, which plain numbers are quicker for than calls of NumPy.
+        tokens, positions, slots, places = (x.tolist() for x in (batch.tokens, batch.positions, batch.slots, at))
+        if min(tokens) < 0 or max(tokens) >= self._program.n_vocab:
+            raise ValueError("a token of the batch is not in the vocabulary")
+        if max(*positions, *places) >= self.limits.n_ctx or max(slots) >= self.limits.n_slots:
+            raise ValueError("a row of the batch lies outside the cache")
         self._tokens[:n_rows] = batch.tokens
         self._positions[:n_rows] = batch.positions
         self._slots[:n_rows] = batch.slots
         self._outputs[:n_outputs] = batch.outputs
-        self._places[:n_rows] = batch.positions if batch.places is None else batch.places
+        self._places[:n_rows] = at
         self._shared[:n_rows] = 0 if batch.shared is None else batch.shared
-        if int(self._tokens[:n_rows].max()) >= self._program.n_vocab or int(self._tokens[:n_rows].min()) < 0:
-            raise ValueError("a token of the batch is not in the vocabulary")
-        if (
-            int(max(self._positions[:n_rows].max(), self._places[:n_rows].max())) >= self.limits.n_ctx
-            or int(self._slots[:n_rows].max()) >= self.limits.n_slots
-        ):
-            raise ValueError("a row of the batch lies outside the cache")
-        self._cache.note_rows(self._slots[:n_rows], self._places[:n_rows])
+        self._cache.note_rows(slots, places)
         if not self.limits.can_cut:
             self._standing.advance(batch)
         self._header[Header.N_ROWS] = n_rows

@@ -9,13 +9,12 @@ of what a slot holds. Zeros or older positions stand behind that end: nothing re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from phobos.kernels.backend import IntArray
 from phobos.kernels.cpu.layout import CACHE_TILE_BYTES, KEY_BLOCK, KEY_TILE, round_up
 from phobos.kernels.cpu.memory import PAGE, Arena
 from phobos.program.steps import CacheLayer
@@ -74,7 +73,7 @@ class SlotCache:
         )
         self._regions = tuple(region for cache in self.layers for region in _regions(cache, k_tile, v_tile))
         self._alike = Counter((r.n_heads, r.head_bytes, r.unit, r.unit_bytes) for r in self._regions)
-        self._n_rows = np.zeros(n_slots, np.int64)  # positions ever written since the slot was last cut back
+        self._n_rows = [0] * n_slots  # positions ever written since the slot was last cut back
 
     def _slot_bytes(self, n_heads: int, tile_bytes: int) -> int:
         """A multiple of the page, and of the heads, so that heads are evenly spaced and slots can be given back."""
@@ -83,9 +82,10 @@ class SlotCache:
             total += n_heads * KEY_BLOCK // KEY_TILE * tile_bytes
         return total
 
-    def note_rows(self, slots: IntArray, places: IntArray) -> None:
+    def note_rows(self, slots: Iterable[int], places: Iterable[int]) -> None:
         """Rows are about to be written at these places."""
-        np.maximum.at(self._n_rows, slots, places.astype(np.int64) + 1)
+        for slot, place in zip(slots, places, strict=True):
+            self._n_rows[slot] = max(self._n_rows[slot], place + 1)
 
     def slot_bytes(self, n_rows: int) -> int:
         """The most a slot of `n_rows` positions takes, in whole pages."""
@@ -99,7 +99,7 @@ class SlotCache:
     @property
     def n_bytes(self) -> int:
         """What all slots take now."""
-        return sum(self.slot_bytes(n) for n in self._n_rows.tolist())
+        return sum(map(self.slot_bytes, self._n_rows))
 
     def _parts(self, slot: int, n_rows: int) -> Iterator[npt.NDArray[np.uint8]]:
         """The bytes of a slot's first `n_rows` positions: [n_kv_heads, bytes] of keys, then of values, a layer."""
@@ -111,7 +111,7 @@ class SlotCache:
         """Copy a slot's first `n_rows` positions."""
         for from_bytes, to_bytes in zip(self._parts(source, n_rows), self._parts(target, n_rows), strict=True):
             to_bytes[:] = from_bytes
-        self._n_rows[target] = max(int(self._n_rows[target]), n_rows)
+        self._n_rows[target] = max(self._n_rows[target], n_rows)
 
     def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
         """Copy the `n_rows` positions of a slot from `source` on to `target`; both are multiples of `KEY_BLOCK`."""
@@ -120,7 +120,7 @@ class SlotCache:
             heads = whole.reshape(region.n_heads, region.head_bytes)
             n_bytes, to, start = (region.used_bytes(n) for n in (n_rows, target, source))
             heads[:, to : to + n_bytes] = heads[:, start : start + n_bytes]
-        self._n_rows[slot] = max(int(self._n_rows[slot]), target + n_rows)
+        self._n_rows[slot] = max(self._n_rows[slot], target + n_rows)
 
     def save(self, slot: int, n_rows: int) -> bytes:
         """A slot's first `n_rows` positions, layer after layer."""
@@ -136,7 +136,7 @@ class SlotCache:
             saved = np.frombuffer(data, np.uint8, shape[0] * shape[1], start).reshape(shape)
             part[:] = saved[:, : part.shape[1]]
             start += saved.size
-        self._n_rows[slot] = max(int(self._n_rows[slot]), n_rows)
+        self._n_rows[slot] = max(self._n_rows[slot], n_rows)
 
     def release(self, slot: int, keep: int) -> None:
         """Give the memory of a slot's positions from `keep` on back."""
@@ -150,7 +150,7 @@ class SlotCache:
             for head in range(region.n_heads):
                 at = start + head * region.head_bytes
                 first, last = round_up(at + region.used_bytes(keep), PAGE), at + region.head_bytes
-                written = round_up(at + region.used_bytes(int(self._n_rows[slot])), PAGE)
+                written = round_up(at + region.used_bytes(self._n_rows[slot]), PAGE)
                 last = min(last // PAGE * PAGE, written)
                 if first < last:
                     self._arena.forget(first, last - first)

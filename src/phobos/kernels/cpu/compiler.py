@@ -68,9 +68,15 @@ def kernel(function: Callable[..., None]) -> Kernel:
 
 def encode_record(address: int, flags: int, arguments: Iterable[int | float]) -> bytes:
     """A step record."""
-    words = [struct.pack("<qq", address, flags)]
-    words += [struct.pack("<fi", a, 0) if isinstance(a, float) else struct.pack("<q", a) for a in arguments]
-    return b"".join(words).ljust(8 * RECORD_WORDS, b"\0")
+    values = tuple(arguments)
+    return _record_of(tuple(map(type, values))).pack(address, flags, *values)
+
+
+@cache
+def _record_of(kinds: tuple[type, ...]) -> struct.Struct:
+    """A record whose arguments are of these types; each has a word."""
+    words = "".join("f4x" if issubclass(kind, float) else "q" for kind in kinds)
+    return struct.Struct(f"<qq{words}{8 * (RECORD_WORDS - FIRST_ARGUMENT - len(kinds))}x")
 
 
 # Object code

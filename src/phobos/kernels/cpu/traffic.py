@@ -7,9 +7,6 @@ to count. Every slot's keys and values are read once, as far back as the layer's
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from phobos.kernels.backend import Batch
 from phobos.kernels.cpu.cache import SlotCache
@@ -43,12 +40,7 @@ class Traffic:
     def pass_bytes(self, batch: Batch) -> int:
         """Bytes that the pass over `batch` reads."""
         weights = self._every_pass + (self._with_outputs if len(batch.outputs) else 0)
-        if len(batch.tokens) == 1:
-            lengths: Any = int(batch.positions[0]) + 1
-        else:
-            lasts = np.append(np.flatnonzero(np.diff(batch.slots)), len(batch.slots) - 1)
-            lengths = batch.positions[lasts].astype(np.int64) + 1
+        last_of = dict(zip(batch.slots.tolist(), batch.positions.tolist(), strict=True))
         for window, n_bytes in self._by_window:
-            weights += n_bytes * int(np.sum(np.minimum(lengths, window) if window else lengths))
-        n_slots = 1 if len(batch.tokens) == 1 else len(lengths)
-        return weights + n_slots * self._state_bytes
+            weights += n_bytes * sum(min(last + 1, window or last + 1) for last in last_of.values())
+        return weights + len(last_of) * self._state_bytes
