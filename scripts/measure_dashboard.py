@@ -4,8 +4,8 @@
 
 The dashboard is drawn in a pseudo-terminal that this script reads and forgets. The server whose turn it is not is
 stopped (SIGSTOP), so it takes nothing from the other; which goes first alternates. Nothing is guessed ahead and nothing
-reused, so both run the same passes. Prints the medians of both, the median of the pairs' ratios, and what the dashboard
-took of a core while it was its turn.
+reused, so both run the same passes. Prints the medians of both, the median of the pairs' ratios with its interval of
+95%, and what the dashboard took of a core while it was its turn. A few pairs tell little: machines are not that quiet.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
+
+from turns import bounds_of_median
 
 START_S = 60.0
 SETTLE_S = 0.3
@@ -118,7 +120,7 @@ def main() -> int:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=300, help="of each answer")
     parser.add_argument("--size", default="120x40", help="of the terminal")
     options = parser.parse_args()
@@ -138,11 +140,11 @@ def main() -> int:
         drawn.close()
         plain.close()
     for kind, name in enumerate(("decode", "prompt")):
-        ratios = sorted(a[kind] / b[kind] for a, b in pairs)
+        ratio, low, high = (100 * x for x in bounds_of_median(a[kind] / b[kind] for a, b in pairs))
         ours, theirs = (median(pair[side][kind] for pair in pairs) for side in (0, 1))
         print(
-            f"{name}: {ours:.1f} tokens/s with the dashboard, {theirs:.1f} without; {100 * median(ratios):.1f}% "
-            f"(pairs {100 * ratios[0]:.1f} to {100 * ratios[-1]:.1f}%)"
+            f"{name}: {ours:.1f} tokens/s with the dashboard, {theirs:.1f} without; {ratio:.1f}% "
+            f"({low:.1f} to {high:.1f}%)"
         )
     shares = [100 * median(pair[side][2] for pair in pairs) for side in (0, 1)]
     print(f"the main thread took {shares[0]:.2f}% of a core, {shares[1]:.2f}% without the dashboard")

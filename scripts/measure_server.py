@@ -6,8 +6,8 @@ Engine and listener live in this process, as when serving; the client is a proce
 stream's first text and for its end, so that it costs the engine's cores as little as a client elsewhere would. Both
 ways run the same passes: nothing is guessed ahead, since how much is depends on how long passes took. Both begin after
 the same rest: after one, passes may take some percent longer for a second, on a virtual machine. Which goes first
-alternates. Prints medians of the rounds, and of each round's difference: one stream's decode time and time to the first
-token, and the tokens a second of several streams at once.
+alternates. Prints medians of the rounds, and of each round's difference with its interval of 95%: one stream's decode
+time and time to the first token, and the tokens a second of several streams at once.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
+
+from turns import bounds_of_median
 
 from phobos.chat.events import Event, Failed, Finished, TextDelta
 from phobos.counters import Counters
@@ -159,7 +161,7 @@ def main() -> int:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--tokens", type=int, default=192, help="of each answer, at most")
     parser.add_argument("--streams", type=int, default=4, help="asked at once for the throughput")
     parser.add_argument("--client", help=argparse.SUPPRESS)
@@ -202,22 +204,25 @@ def compare(engine: Engine, client: subprocess.Popen[str], options: argparse.Nam
             served.append(ask_server(client, bodies))
     rates = [tuple(t.n_tokens / t.whole_s for t in pair) for pair in zip(own, served, strict=True)]
     own_rate, served_rate = map(median, zip(*rates, strict=True))
+    more, low, high = bounds_of_median(100 * (theirs / ours - 1) for ours, theirs in rates)
     print(
         f"{n_streams} at once, {own[0].n_tokens} tokens: {own_rate:.1f} tokens/s by the engine, {served_rate:.1f} "
-        f"served ({100 * (median(theirs / ours for ours, theirs in rates) - 1):+.1f}%)",
+        f"served: {more:+.1f}% ({low:+.1f} to {high:+.1f}%)",
         flush=True,
     )
     if n_streams > 1:
         return
-    for name, times in (("decoding", lambda t: t.decode_s), ("first token", lambda t: t.first_s)):
-        pairs = [(1e3 * times(ours), 1e3 * times(theirs)) for ours, theirs in zip(own, served, strict=True)]
-        own_ms, served_ms = map(median, zip(*pairs, strict=True))
-        more_ms = median(theirs - ours for ours, theirs in pairs)
-        print(
-            f"{name}: {own_ms:.2f} ms by the engine, {served_ms:.2f} ms served ({more_ms:+.2f} ms, "
-            f"{100 * more_ms / own_ms:+.1f}%)",
-            flush=True,
-        )
+    decoding = [(1e3 * ours.decode_s, 1e3 * theirs.decode_s) for ours, theirs in zip(own, served, strict=True)]
+    more, low, high = bounds_of_median(100 * (theirs / ours - 1) for ours, theirs in decoding)
+    print(f"decoding: {_name_medians(decoding)}: {more:+.1f}% ({low:+.1f} to {high:+.1f}%)", flush=True)
+    first = [(1e3 * ours.first_s, 1e3 * theirs.first_s) for ours, theirs in zip(own, served, strict=True)]
+    more, low, high = bounds_of_median(theirs - ours for ours, theirs in first)
+    print(f"first token: {_name_medians(first)}: {more:+.2f} ms ({low:+.2f} to {high:+.2f} ms)", flush=True)
+
+
+def _name_medians(pairs: list[tuple[float, float]]) -> str:
+    own_ms, served_ms = map(median, zip(*pairs, strict=True))
+    return f"{own_ms:.2f} ms by the engine, {served_ms:.2f} ms served"
 
 
 if __name__ == "__main__":
