@@ -14,7 +14,7 @@ import pytest
 
 from one_op import OneOp, loaded, make_batch, random
 from phobos.gguf.quants import GGMLType
-from phobos.kernels.cpu.team import KERNELS, Team
+from phobos.kernels.cpu.team import KERNELS, PARK_AFTER_S, Team
 from phobos.program.steps import Buffer, RmsNorm
 
 
@@ -31,9 +31,31 @@ def test_passes_after_parking(tmp_path: Path, n_threads: int) -> None:
     """Pauses around the time a worker spins before it parks: no pass is lost, whichever side of it comes first."""
     with make_norms(tmp_path, n_threads) as backend:
         want = backend.run(make_batch(range(30))).copy()
-        for pause in (0, 0.0005, 0.001, 0.002, 0.02, 0.1) * 4:
-            time.sleep(pause)
+        for share in (0, 0.3, 0.8, 1, 1.2, 3, 30) * 4:
+            time.sleep(share * PARK_AFTER_S)
             assert np.array_equal(backend.run(make_batch(range(30))), want)
+
+
+def test_workers_stay_between_passes(tmp_path: Path) -> None:
+    """Who parks comes back by way of the interpreter, which the caller needs just then."""
+    with make_norms(tmp_path, 2) as backend:
+        backend.run(make_batch(range(30)))
+        team, n_returned = backend._team, 0
+        serve = team._serve
+
+        def count(*arguments: int) -> None:
+            nonlocal n_returned
+            serve(*arguments)
+            n_returned += 1
+
+        team._serve = count
+        time.sleep(2 * PARK_AFTER_S)  # what still runs is the uncounted one
+        for _ in range(60):
+            backend.run(make_batch(range(30)))
+            until_s = time.perf_counter() + PARK_AFTER_S / 6
+            while time.perf_counter() < until_s:
+                pass
+        assert n_returned < 30  # a busy machine may hold the caller up for longer now and then
 
 
 def test_an_idle_team_uses_no_processor(tmp_path: Path) -> None:
