@@ -88,7 +88,7 @@ def test_a_fast_engine_costs_few_wakeups():
 
 
 def test_text_goes_out_less_often_the_more_of_a_core_it_takes():
-    assert choose_rest_s(0.0) == choose_rest_s(0.0001) == REST_S
+    assert choose_rest_s(0.0) == choose_rest_s(0.00005) == REST_S
     assert choose_rest_s(0.0003) == pytest.approx(0.03)
     assert choose_rest_s(1.0) == LONGEST_REST_S
 
