@@ -23,7 +23,6 @@ import importlib
 import importlib.metadata
 import inspect
 import os
-import re
 import struct
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from phobos.kernels import code_cache
 from phobos.kernels.cpu.features import CPU, target
 from phobos.kernels.cpu.layout import FIRST_ARGUMENT, RECORD_WORDS
 from phobos.kernels.workers import compile_in_processes
@@ -151,13 +151,9 @@ def _target_machine_for_engine() -> Any:
 @cache
 def cache_folder() -> Path | None:
     """Where object code is kept, or None where the cache is off or the folder cannot be written."""
-    named = os.environ.get("PHOBOS_KERNEL_CACHE_DIR")
-    if named == "":
+    root = code_cache.find_root()
+    if root is None:
         return None
-    if named:
-        root = Path(named)
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phobos" / "kernels"
     parts = (*map(importlib.metadata.version, ("numba", "llvmlite")), sys.version, CPU.name, *target())
     digest = hashlib.sha256("\0".join(parts).encode())
     folder = root / digest.hexdigest()[:16]
@@ -201,6 +197,8 @@ def load_kernels(
                 report(_load_file(folder, name, 0.0))
         for name, seconds in _compile_all(folder, missing):
             report(_load_file(folder, name, seconds))
+        if missing:
+            code_cache.forget_unused()
     return {name: _loaded[name].address for name in wanted}
 
 
@@ -209,25 +207,15 @@ def _path(folder: Path, name: str) -> Path:
     return folder / f"{module}.{function}-{_source_hash(module)}.o"
 
 
-_IMPORT = re.compile(r"^from phobos\.kernels\.cpu\.(\w+) import", re.MULTILINE)
-
-
 @cache
 def _source_hash(module: str) -> str:
     """A hash of the source of a module, of what compiles it, and of all they import from this package."""
-    sources: dict[str, str] = {}
-    pending = [module, "emit"]
-    while pending:
-        name = pending.pop()
-        if name not in sources:
-            sources[name] = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
-            pending += _IMPORT.findall(sources[name])
-    return hashlib.sha256("\0".join(sources[name] for name in sorted(sources)).encode()).hexdigest()[:12]
+    return code_cache.hash_sources("phobos.kernels.cpu", Path(__file__).parent, [module, "emit"])
 
 
 def _load_file(folder: Path, name: str, seconds: float) -> LoadedKernel:
     if name not in _loaded:
-        _loaded[name] = LoadedKernel(name, _load(_path(folder, name).read_bytes()), seconds)
+        _loaded[name] = LoadedKernel(name, _load(code_cache.read(_path(folder, name))), seconds)
     return _loaded[name]
 
 
@@ -244,7 +232,7 @@ def _compile_into(folder: Path, name: str) -> float:
     path = _path(folder, name)
     with _locked(path.with_suffix(".lock")):
         if not path.exists():
-            _write_whole(path, _compile(find_kernel(name)))
+            code_cache.write(path, _compile(find_kernel(name)))
     return time.perf_counter() - started
 
 
@@ -257,13 +245,6 @@ def _locked(path: Path) -> Iterator[None]:
 
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Two processes may compile the same kernel: each writes aside, the last rename wins."""
-    aside = path.with_suffix(f".{os.getpid()}.part")
-    aside.write_bytes(data)
-    aside.replace(path)
 
 
 def find_kernel(name: str) -> Kernel:

@@ -16,8 +16,6 @@ import hashlib
 import importlib
 import importlib.metadata
 import inspect
-import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from phobos.errors import PhobosError
+from phobos.kernels import code_cache
 from phobos.kernels.workers import compile_in_processes
 
 Int = int
@@ -142,20 +141,6 @@ def assemble(ptx: str, target: CompileTarget) -> tuple[bytes, str]:
 
 
 @cache
-def _cache_root() -> Path | None:
-    """Where code is kept, or None where the cache is off or cannot be written."""
-    named = os.environ.get("PHOBOS_KERNEL_CACHE_DIR")
-    if named == "":
-        return None
-    root = Path(named or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phobos" / "kernels")
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return root if os.access(root, os.W_OK) else None
-
-
-@cache
 def _toolkit_hash() -> str:
     """A hash of the versions of what makes code."""
     packages = ("numba-cuda", "numba", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink")
@@ -169,20 +154,10 @@ def _version(package: str) -> str:
         return "none"
 
 
-_IMPORT = re.compile(r"^from phobos\.kernels\.cuda\.(\w+) import", re.MULTILINE)
-
-
 @cache
 def _source_hash(module: str) -> str:
     """A hash of a module's source and of all it imports from this package."""
-    sources: dict[str, str] = {}
-    pending = [module]
-    while pending:
-        name = pending.pop()
-        if name not in sources:
-            sources[name] = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
-            pending += _IMPORT.findall(sources[name])
-    return hashlib.sha256("\0".join(sources[name] for name in sorted(sources)).encode()).hexdigest()[:12]
+    return code_cache.hash_sources("phobos.kernels.cuda", Path(__file__).parent, [module])
 
 
 def _path(root: Path, name: str, target: CompileTarget, suffix: str) -> Path:
@@ -219,11 +194,13 @@ def load_code(
     wanted = list(dict.fromkeys(names))
     loaded: dict[tuple[str, CompileTarget], CompiledKernel] = {}
     with contextlib.ExitStack() as stack:
-        root = _cache_root() or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phobos-kernels-")))
+        root = code_cache.find_root() or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="phobos-kernels-"))
+        )
 
         def load(name: str, seconds: float) -> None:
             for target in targets:
-                code, ptx, log = (_path(root, name, target, suffix).read_bytes() for suffix in _SUFFIXES)
+                code, ptx, log = (code_cache.read(_path(root, name, target, suffix)) for suffix in _SUFFIXES)
                 loaded[name, target] = CompiledKernel(name, code, ptx.decode(), log.decode(), seconds)
             report(loaded[name, targets[0]])
 
@@ -236,6 +213,8 @@ def load_code(
             __name__, arguments, missing, lambda name: _compile_into(root, name, targets)
         ):
             load(name, seconds)
+        if missing:
+            code_cache.forget_unused()
     return loaded
 
 
@@ -249,11 +228,7 @@ def _compile_into(root: Path, name: str, targets: Sequence[CompileTarget]) -> fl
         for target, ptx in zip(targets, compile_to_ptx(name, targets), strict=True):
             code, log = assemble(ptx, target)
             for suffix, data in zip(_SUFFIXES, (code, ptx.encode(), log.encode()), strict=True):
-                path = _path(root, name, target, suffix)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                aside = path.with_suffix(f".{suffix}.{os.getpid()}.part")  # the last of several writers wins
-                aside.write_bytes(data)
-                aside.replace(path)
+                code_cache.write(_path(root, name, target, suffix), data)
     except Exception as error:
         versions = " and ".join(f"{major}.{minor}" for major, minor in targets)
         raise PhobosError(
