@@ -348,12 +348,12 @@ def _q2_k_scales(scales, index):
     return half_to_float(both), np.float32(-1) * half_to_float(both >> np.uint32(16))
 
 
-def _make_less_one(n_blocks, factor):
-    """Of codes that count from -1: `factor` steps of a half for each `n_blocks` blocks."""
+def _make_less_one(shift, factor):
+    """Of codes that count from -1: `factor` steps of a half for each `1 << shift` blocks."""
 
     @device
     def scales_of(scales, index):
-        d = half_to_float(load_u16(scales + 2 * (index // n_blocks)))
+        d = half_to_float(load_u16(scales + 2 * (index >> shift)))
         return np.float32(factor) * d, np.float32(-1) * d
 
     return scales_of
@@ -390,7 +390,7 @@ FORMATS: dict[GGMLType, Format] = {
     _T.MXFP4: _format(_T.MXFP4, _make_table_words(_FP4), _mxfp4_scales, signed=True, has_minimum=False),
     _T.NVFP4: _format(_T.NVFP4, _make_table_words(_FP4), _nvfp4_scales, signed=True, has_minimum=False, halves=True),
     _T.Q2_K: _format(_T.Q2_K, (_q2_k_words, _q2_k_pair), _q2_k_scales, has_minimum=False, minima=_q2_k_minima),
-    _T.Q1_0: _format(_T.Q1_0, _ONE_BIT, _make_less_one(4, 2)),
-    _T.Q2_0: _format(_T.Q2_0, _TWO_BITS, _make_less_one(2, 1)),
-    _T.TQ2_0: _format(_T.TQ2_0, _TWO_BITS, _make_less_one(8, 1)),
+    _T.Q1_0: _format(_T.Q1_0, _ONE_BIT, _make_less_one(2, 2)),
+    _T.Q2_0: _format(_T.Q2_0, _TWO_BITS, _make_less_one(1, 1)),
+    _T.TQ2_0: _format(_T.TQ2_0, _TWO_BITS, _make_less_one(3, 1)),
 }
