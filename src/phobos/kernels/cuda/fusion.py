@@ -136,6 +136,7 @@ def lower_fusion(low: Lowering, fusion: Fusion) -> None:
         gate, up = fusion.products if fusion.products[0].out == glu.gate else fusion.products[::-1]
         arguments = (
             *head, glu.out.width, *_matrix(low, gate), *_matrix(low, up), *low.outputs_of(glu.out), counters,
+            0, 0, 1, 0,
         )  # fmt: skip
         grid = (4 * (glu.out.width // BLOCK), n_tiles, 1)
         low.emit(f"matmul_joined:gated_{kind}_{n_tile}_{glu.activation}", arguments, fusion, grid)

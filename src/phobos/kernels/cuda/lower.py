@@ -108,7 +108,8 @@ def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits
                 sizes[name] = max(sizes.get(name, 0), n_bytes)
         if isinstance(op, RopeTable):
             sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
-    sizes[ARRIVALS] = 4 * max(fusion.n_arrivals(program, weights, max_rows), n_groups)
+    n_counters = max(fusion.n_arrivals(program, weights, max_rows), n_groups)
+    sizes[ARRIVALS] = max(sizes.get(ARRIVALS, 0), 4 * n_counters)
     if program.logits is not None:
         sizes["best"] = 8 * max_outputs * -(-program.n_vocab // CHOICE_SPAN)
         sizes["chosen"] = 4 * max_outputs

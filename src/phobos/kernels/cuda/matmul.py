@@ -217,32 +217,48 @@ def make_outputs(kind: GGMLType, n_tile: int):
     return put_outputs
 
 
+@device
+def find_tile(count_at, tiles, n_tile):
+    """(matrix, first row, end) of what a block of threads multiplies: of no rows where there is nothing."""
+    last = load_i32(count_at)
+    if tiles == 0:
+        return np.int64(cuda.blockIdx.z), np.int64(cuda.blockIdx.y) * n_tile, last
+    if cuda.blockIdx.y >= last:
+        return np.int64(0), np.int64(0), np.int64(0)
+    tile = tiles + 12 * np.int64(cuda.blockIdx.y)
+    row = load_i32(tile + 4)
+    return load_i32(tile), row, row + load_i32(tile + 8)
+
+
+def make_rows(n_tile: int):
+    """`find_rows(x_at, x, row, last, x_stride, sources, divisor)`: addresses of `n_tile` rows of x from `row` on, the
+    last one again where there are no more."""
+
+    @device
+    def find_rows(x_at, x, row, last, x_stride, sources, divisor):
+        for m in range(n_tile):
+            mine = min(row + m, last - 1)
+            if sources != 0:
+                mine = load_i32(sources + 4 * mine) // divisor
+            x_at[m] = x + mine * x_stride
+
+    return find_rows
+
+
 def _make_matmul(kind: GGMLType, n_tile: int):
-    put_outputs = make_outputs(kind, n_tile)
+    put_outputs, find_rows = make_outputs(kind, n_tile), make_rows(n_tile)
 
     def matmul(
         out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, tiles: Int,
         sources: Int, divisor: Int, n_out: Int, n_in: Int, first_row: Int, x_stride: Int, out_stride: Int, z_rows: Int,
         z_in: Int, z_out: Int, scale: Float,
     ):  # fmt: skip
-        matrix = np.int64(cuda.blockIdx.z)
-        row = np.int64(cuda.blockIdx.y) * n_tile
-        last = load_i32(count_at)
-        if tiles != 0:
-            if cuda.blockIdx.y >= last:
-                return
-            tile = tiles + 12 * cuda.blockIdx.y
-            matrix, row = load_i32(tile), load_i32(tile + 4)
-            last = row + load_i32(tile + 8)
+        matrix, row, last = find_tile(count_at, tiles, n_tile)
         if row >= last:
             return
         o = cuda.blockIdx.x * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
         x_at = cuda.local.array(n_tile, np.int64)
-        for m in range(n_tile):
-            mine = min(row + m, last - 1)
-            if sources != 0:
-                mine = load_i32(sources + 4 * mine) // divisor
-            x_at[m] = x + cuda.blockIdx.z * z_in + mine * x_stride
+        find_rows(x_at, x + cuda.blockIdx.z * z_in, row, last, x_stride, sources, divisor)
         z_at = cuda.blockIdx.z * z_out
         put_outputs(
             x_at, codes, high, scales, bias, residual + z_at if residual != 0 else 0, out + z_at,

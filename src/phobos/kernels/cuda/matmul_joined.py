@@ -19,9 +19,9 @@ from numba import boolean, cuda, float32
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cuda.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cuda.formats import FORMATS
-from phobos.kernels.cuda.intrinsics import arrives_last, device, load_f32, load_i32
+from phobos.kernels.cuda.intrinsics import arrives_last, load_f32, load_i32
 from phobos.kernels.cuda.layout import BLOCK, PACKED, ROWS_OF_BLOCK, THREADS, WARP
-from phobos.kernels.cuda.matmul import ROW_COUNTS, make_outputs
+from phobos.kernels.cuda.matmul import ROW_COUNTS, find_tile, make_outputs, make_rows
 from phobos.kernels.cuda.norm import N_WARPS, make_rms_row
 from phobos.kernels.cuda.pointwise import ALL_GATES, put_value
 
@@ -29,19 +29,9 @@ _KINDS = (*FORMATS, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 _norm_row = make_rms_row(THREADS)
 
 
-def _make_rows(n_tile: int):
-    @device
-    def find_rows(x_at, x, row, last, x_stride):
-        """Addresses of `n_tile` rows of x from `row` on, the last one again where there are no more."""
-        for m in range(n_tile):
-            x_at[m] = x + min(row + m, last - 1) * x_stride
-
-    return find_rows
-
-
 def _make_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int) -> Kernel:
     put_first, put_second = make_outputs(first_kind, n_tile), make_outputs(second_kind, n_tile)
-    find_rows, are_alike = _make_rows(n_tile), first_kind == second_kind
+    find_rows, are_alike = make_rows(n_tile), first_kind == second_kind
 
     def joined(
         x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, out: Int, codes: Int, high: Int, scales: Int,
@@ -54,7 +44,7 @@ def _make_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int) -> Ke
         if row >= last:
             return
         x_at = cuda.local.array(n_tile, np.int64)
-        find_rows(x_at, x, row, last, x_stride)
+        find_rows(x_at, x, row, last, x_stride, 0, 1)
         block = np.int64(cuda.blockIdx.x)
         n_blocks, n_blocks_1 = (
             (n_out + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK,
@@ -79,28 +69,29 @@ def _make_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int) -> Ke
 
 
 def _make_gated(kind: GGMLType, n_tile: int, activation: str) -> Kernel:
-    put_outputs, find_rows, gate_of = make_outputs(kind, n_tile), _make_rows(n_tile), ALL_GATES[activation]
+    put_outputs, find_rows, gate_of = make_outputs(kind, n_tile), make_rows(n_tile), ALL_GATES[activation]
 
     def gated(
         x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, n_out: Int, gate: Int, codes: Int, high: Int,
         scales: Int, bias: Int, first_row: Int, up: Int, codes_1: Int, high_1: Int, scales_1: Int, bias_1: Int,
-        first_row_1: Int, out: Int, out_codes: Int, counters: Int,
+        first_row_1: Int, out: Int, out_codes: Int, counters: Int, tiles: Int, sources: Int, divisor: Int, z_rows: Int,
     ):  # fmt: skip
-        """Four blocks have 32 outputs: two of the gate, two of up."""
-        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(count_at)
+        """Four blocks have 32 outputs: two of the gate, two of up. `tiles` to `z_rows` are as in `matmul.py`."""
+        matrix, row, last = find_tile(count_at, tiles, n_tile)
         if row >= last:
             return
         flag = cuda.shared.array(1, boolean)
         x_at = cuda.local.array(n_tile, np.int64)
-        find_rows(x_at, x, row, last, x_stride)
+        find_rows(x_at, x, row, last, x_stride, sources, divisor)
         number = np.int64(cuda.blockIdx.x) >> 2
         target = gate
         if cuda.blockIdx.x & 2 != 0:
             target, codes, high, scales, bias, first_row = up, codes_1, high_1, scales_1, bias_1, first_row_1
         o = BLOCK * number + ROWS_OF_BLOCK * (cuda.blockIdx.x & 1) + (cuda.threadIdx.x >> 3)
         put_outputs(
-            x_at, codes, high, scales, bias, 0, target, first_row + o, o, n_out, n_in, row, last, 4 * n_out, scale
-        )
+            x_at, codes, high, scales, bias, 0, target, first_row + matrix * z_rows + o, o, n_out, n_in, row, last,
+            4 * n_out, scale,
+        )  # fmt: skip
         counter = counters + 4 * (cuda.blockIdx.y * (n_out // BLOCK) + number)
         if arrives_last(counter, 4, flag):
             i = BLOCK * number + (cuda.threadIdx.x & 31)
@@ -112,7 +103,7 @@ def _make_gated(kind: GGMLType, n_tile: int, activation: str) -> Kernel:
 
 
 def _make_normed(kind: GGMLType) -> Kernel:
-    put_outputs, find_rows = make_outputs(kind, 1), _make_rows(1)
+    put_outputs, find_rows = make_outputs(kind, 1), make_rows(1)
 
     def normed(
         out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, n_out: Int,
@@ -125,7 +116,7 @@ def _make_normed(kind: GGMLType) -> Kernel:
             return
         flag, shared = cuda.shared.array(1, boolean), cuda.shared.array(N_WARPS, float32)
         x_at = cuda.local.array(1, np.int64)
-        find_rows(x_at, x, np.int64(0), last, x_stride)
+        find_rows(x_at, x, np.int64(0), last, x_stride, 0, 1)
         o = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
         put_outputs(
             x_at, codes, high, scales, bias, residual, out, first_row + min(o, n_out - 1), o, n_out, n_in, np.int64(0),

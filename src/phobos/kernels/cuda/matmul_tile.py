@@ -26,7 +26,7 @@ from phobos.kernels.cuda.intrinsics import (
     read_two_floats,
 )
 from phobos.kernels.cuda.layout import BLOCK, PARTS, THREADS, TILE_COLUMNS
-from phobos.kernels.cuda.matmul import finish
+from phobos.kernels.cuda.matmul import find_tile, finish
 
 COLUMNS = TILE_COLUMNS
 N_TILES = COLUMNS // 8
@@ -96,18 +96,10 @@ def _make_matmul(form: Format):
         sources: Int, divisor: Int, n_out: Int, n_in: Int, first_row: Int, x_stride: Int, out_stride: Int, z_rows: Int,
         z_in: Int, z_out: Int, scale: Float,
     ):  # fmt: skip
-        matrix = np.int64(cuda.blockIdx.z)
-        x += matrix * z_in
-        row = np.int64(cuda.blockIdx.y) * COLUMNS
-        last = load_i32(count_at)
-        if tiles != 0:
-            if cuda.blockIdx.y >= last:
-                return
-            tile = tiles + 12 * cuda.blockIdx.y
-            matrix, row = load_i32(tile), load_i32(tile + 4)
-            last = row + load_i32(tile + 8)
+        matrix, row, last = find_tile(count_at, tiles, COLUMNS)
         if row >= last:
             return
+        x += cuda.blockIdx.z * z_in
         first_row += matrix * z_rows
         lane = cuda.threadIdx.x & 31
         g, t = np.int64(lane >> 2), np.int64(lane & 3)

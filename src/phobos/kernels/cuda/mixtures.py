@@ -9,9 +9,11 @@ run one after another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phobos.kernels.activations import input_matrices
+from phobos.kernels.cuda.fusion import ARRIVALS
 from phobos.kernels.cuda.layout import (
     BLOCK,
     NORM_THREADS,
@@ -52,6 +54,8 @@ def scratch_sizes(op: Experts | HeadMatMul, weights: Mapping[str, Weight], max_r
         N_TILES: 4,
         "mix.out": 4 * n_pairs * op.out.width,
     }
+    n_tiles = max(SINGLE_ROWS * (op.route.width // 2), min(n_pairs, n_pairs // ROW_TILE + op.n_experts))
+    sizes[ARRIVALS] = 4 * n_tiles * (op.n_ff // BLOCK)
     sizes |= dict.fromkeys(("mix.gate", "mix.up", "mix.hidden"), 4 * n_pairs * op.n_ff)
     if op.n_ff % BLOCK == 0:
         sizes["mix.hidden.q8"] = n_pairs * quantized_stride(op.n_ff)
@@ -84,53 +88,98 @@ def _emit_product(
     low.emit(name, tuple(arguments), op, (-(-size[0] // n_outputs), *size[1:]))
 
 
+@dataclass(frozen=True)
+class _Tiles:
+    """How the pairs of a class of shapes are multiplied: in tiles of up to `size` rows, `n` at most."""
+
+    size: int
+    n: int
+    n_pairs: int
+
+    @property
+    def on_tensor_cores(self) -> bool:
+        return self.size == TILE_COLUMNS
+
+
+def _plan_tiles(low: Lowering, op: Experts) -> _Tiles:
+    n_rows = low.rows_of(op.x)
+    n_pairs = n_rows * (op.route.width // 2)
+    is_many = n_pairs >= TILED_PAIRS * op.n_experts
+    matrices = [name for name in (op.gate, op.up, op.down) if name is not None]
+    if is_many and all(takes_codes(low.weights, name) for name in matrices):
+        size = TILE_COLUMNS
+    else:
+        size = 1 if n_rows <= SINGLE_ROWS else ROW_TILE
+    return _Tiles(size, min(n_pairs, n_pairs // size + op.n_experts), n_pairs)
+
+
 def lower_experts(low: Lowering, op: Experts) -> None:
     """Sort, multiply by gate and up, activate, multiply by down, add up."""
-    at = low.addresses
-    n_used, n_rows = op.route.width // 2, low.rows_of(op.x)
-    n_pairs = n_rows * n_used
-    is_tiled = n_pairs >= TILED_PAIRS * op.n_experts and all(
-        takes_codes(low.weights, name) for name in (op.gate, op.up, op.down) if name is not None
-    )
-    n_tile = TILE_COLUMNS if is_tiled else 1 if n_rows <= SINGLE_ROWS else 8
-    n_tiles = min(n_pairs, n_pairs // n_tile + op.n_experts)
-    if n_tile > 1 or low.tiled_route != op.route.name:
+    at, tiles = low.addresses, _plan_tiles(low, op)
+    n_used = op.route.width // 2
+    if tiles.size > 1 or low.tiled_route != op.route.name:
         tables = (at[SOURCES], at[PLACES], at[TILES], at[N_TILES])
-        sizes = (low.at(op.route), low.count_at(op.x), op.n_experts, n_used, n_tile)
+        sizes = (low.at(op.route), low.count_at(op.x), op.n_experts, n_used, tiles.size)
         low.emit("moe:sort_pairs", (*tables, *sizes), op, (1, 1, 1), n_threads=NORM_THREADS)
         low.tiled_route = None
-
-    def multiply(target: str, x: str, weight: str, bias: str | None, first_row: int) -> None:
-        """A product of pairs; `x` is "mix.hidden", a row a place, or the op's own input, a row for `n_used` pairs."""
-        held, is_input = low.weights[weight], x != "mix.hidden"
-        assert held.kind is not None
-        n_in, n_out = held.shape[1], op.n_ff if is_input else op.out.width
-        codes = takes_codes(low.weights, weight)
-        source = at["mix.hidden.q8" if codes else x] if not is_input else low.codes_of(op.x, op) if codes else at[x]
-        stride = quantized_stride(n_in) if codes else 4 * n_in
-        values = (
-            at[target], source, *held.planes, low.vector(bias), 0, at[N_TILES], at[TILES],
-            at[SOURCES] if is_input else 0, n_used, n_out, n_in, first_row, stride, 4 * n_out,
-            held.shape[0] // op.n_experts, 0, 0, 1.0,
-        )  # fmt: skip
-        _emit_product(low, values, op, held.kind, n_tile, (n_out, n_tiles, 1))
-
-    if op.gate is None:
-        multiply("mix.gate", op.x.name, op.up, op.up_bias, 0)
-        multiply("mix.up", op.x.name, op.up, op.up_bias, op.n_ff)
-    else:
-        multiply("mix.gate", op.x.name, op.gate, op.gate_bias, 0)
-        multiply("mix.up", op.x.name, op.up, op.up_bias, 0)
-    is_coded = takes_codes(low.weights, op.down)
-    hidden = (0, at["mix.hidden.q8"]) if is_coded else (at["mix.hidden"], 0)
-    arguments: tuple[int | float, ...] = (*hidden, at["mix.gate"], at["mix.up"], low.count_at(op.x), n_used, op.n_ff)
-    low.emit(f"pointwise:glu_{op.activation}", arguments, op, (-(-op.n_ff // THREADS), n_pairs, 1))
-    multiply("mix.out", "mix.hidden", op.down, op.down_bias, 0)
+    _lower_gate(low, op, tiles)
+    _multiply_pairs(low, op, tiles, "mix.out", "mix.hidden", op.down, op.down_bias, 0)
     arguments = (
         low.at(op.out), at["mix.out"], low.at(op.route), low.at(op.residual), low.count_at(op.out), op.out.width,
         n_used, at[PLACES],
     )  # fmt: skip
-    low.emit("moe:combine", arguments, op, (-(-op.out.width // THREADS), n_rows, 1))
+    low.emit("moe:combine", arguments, op, (-(-op.out.width // THREADS), low.rows_of(op.out), 1))
+
+
+def _lower_gate(low: Lowering, op: Experts, tiles: _Tiles) -> None:
+    """Gate, up and activation: one launch, but on tensor cores."""
+    at, n_used = low.addresses, op.route.width // 2
+    hidden = (0, at["mix.hidden.q8"]) if takes_codes(low.weights, op.down) else (at["mix.hidden"], 0)
+    gate, gate_bias = (op.up, op.up_bias) if op.gate is None else (op.gate, op.gate_bias)
+    first_up = op.n_ff if op.gate is None else 0
+    held, up = low.weights[gate], low.weights[op.up]
+    if tiles.on_tensor_cores or op.n_ff % BLOCK or held.kind != up.kind:
+        _multiply_pairs(low, op, tiles, "mix.gate", op.x.name, gate, gate_bias, 0)
+        _multiply_pairs(low, op, tiles, "mix.up", op.x.name, op.up, op.up_bias, first_up)
+        parts = (*hidden, at["mix.gate"], at["mix.up"], low.count_at(op.x), n_used, op.n_ff)
+        low.emit(f"pointwise:glu_{op.activation}", parts, op, (-(-op.n_ff // THREADS), tiles.n_pairs, 1))
+        return
+    assert held.kind is not None
+    x, stride = _input(low, op, gate)
+    arguments = (
+        x, at[N_TILES], op.x.width, stride, 1.0, op.n_ff, at["mix.gate"], *held.planes, low.vector(gate_bias), 0,
+        at["mix.up"], *up.planes, low.vector(op.up_bias), first_up, *hidden, at[ARRIVALS], at[TILES], at[SOURCES],
+        n_used, held.shape[0] // op.n_experts,
+    )  # fmt: skip
+    grid = (4 * (op.n_ff // BLOCK), tiles.n, 1)
+    low.emit(f"matmul_joined:gated_{held.kind.name}_{tiles.size}_{op.activation}", arguments, op, grid)
+
+
+def _input(low: Lowering, op: Experts, weight: str) -> tuple[int, int]:
+    """Address and bytes of a row of an op's input, as a matrix takes it."""
+    if takes_codes(low.weights, weight):
+        return low.codes_of(op.x, op), quantized_stride(op.x.width)
+    return low.at(op.x), 4 * op.x.width
+
+
+def _multiply_pairs(
+    low: Lowering, op: Experts, tiles: _Tiles, target: str, x: str, weight: str, bias: str | None, first_row: int
+) -> None:
+    """A product of pairs; `x` is "mix.hidden", a row a place, or the op's own input, a row for `n_used` pairs."""
+    at, held, is_input = low.addresses, low.weights[weight], x != "mix.hidden"
+    assert held.kind is not None
+    n_in, n_out = held.shape[1], op.n_ff if is_input else op.out.width
+    if is_input:
+        source, stride = _input(low, op, weight)
+    elif takes_codes(low.weights, weight):
+        source, stride = at["mix.hidden.q8"], quantized_stride(n_in)
+    else:
+        source, stride = at[x], 4 * n_in
+    values = (
+        at[target], source, *held.planes, low.vector(bias), 0, at[N_TILES], at[TILES], at[SOURCES] if is_input else 0,
+        op.route.width // 2, n_out, n_in, first_row, stride, 4 * n_out, held.shape[0] // op.n_experts, 0, 0, 1.0,
+    )  # fmt: skip
+    _emit_product(low, values, op, held.kind, tiles.size, (n_out, tiles.n, 1))
 
 
 def lower_heads(low: Lowering, op: HeadMatMul) -> None:
