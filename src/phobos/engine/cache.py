@@ -160,6 +160,11 @@ class Slots:
         return None if self._can_cut else (self._n_tokens[slot], *self._checkpoints[slot].lengths)
 
     @property
+    def busy(self) -> frozenset[int]:
+        """Those that run something."""
+        return frozenset(slot for slot, is_busy in enumerate(self._is_busy) if is_busy)
+
+    @property
     def n_idle(self) -> int:
         """How many slots run nothing."""
         return self._is_busy.count(False)

@@ -220,7 +220,7 @@ class Engine:
             deadline_s = self._deadline_s
         self._waiting += came
         self._drop_cancelled()
-        if self._calls.run(self._residency, {slot.index for slot in self._slots.view() if slot.is_busy}):
+        if self._calls.run(self._residency, self._slots.busy):
             self._publish(now=True)
         if is_settled:
             self._residency.rest()

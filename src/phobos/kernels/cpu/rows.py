@@ -6,6 +6,7 @@ import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -39,12 +40,12 @@ class Chain:
     bias_ids: IntArray = field(default_factory=lambda: NO_IDS)
     bias_values: FloatArray = field(default_factory=lambda: NO_VALUES)
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """What logits are multiplied with before the draw; 0 takes the greatest."""
         return min(1 / self.temperature, _MAX_SCALE) if self.temperature > 0 else 0.0
 
-    @property
+    @cached_property
     def gap(self) -> float:
         """How far below the greatest logit min_p cuts."""
         return -math.log(self.min_p) if self.min_p > 0 else math.inf
