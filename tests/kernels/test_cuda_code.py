@@ -21,6 +21,7 @@ MODULES = (
 JOINED = tuple(
     f"matmul_joined:{name}"
     for name in (
+        "combined_q6_k_1",
         "joined_q4_k_q6_k_1",
         "joined_q4_k_q6_k_8",
         "gated_q4_k_1_silu",

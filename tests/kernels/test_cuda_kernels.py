@@ -435,6 +435,7 @@ def test_experts(tmp_path: Path, kind: GGMLType) -> None:
         assert ["moe:sort_pairs" in launched[n] for n in (2, 16, 64)] == [False, True, True]
         n_gated = [sum("gated" in name for name in launched[n]) for n in (2, 16, 64)]
         assert n_gated == [1, 1, int(kind == F32)]
+        assert ["moe:combine" in launched[n] for n in (2, 16, 64)] == [False, True, True]
 
 
 def test_many_experts(tmp_path: Path) -> None:

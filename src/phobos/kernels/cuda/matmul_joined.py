@@ -22,6 +22,7 @@ from phobos.kernels.cuda.formats import FORMATS
 from phobos.kernels.cuda.intrinsics import arrives_last, load_f32, load_i32
 from phobos.kernels.cuda.layout import BLOCK, PACKED, ROWS_OF_BLOCK, THREADS, WARP
 from phobos.kernels.cuda.matmul import ROW_COUNTS, find_tile, make_outputs, make_rows
+from phobos.kernels.cuda.moe import combine_value
 from phobos.kernels.cuda.norm import N_WARPS, make_rms_row
 from phobos.kernels.cuda.pointwise import ALL_GATES, put_value
 
@@ -128,6 +129,36 @@ def _make_normed(kind: GGMLType) -> Kernel:
     return _declare(normed, f"normed_{kind.name.lower()}_1")
 
 
+def _make_combined(kind: GGMLType) -> Kernel:
+    put_outputs, find_rows = make_outputs(kind, 1), make_rows(1)
+
+    def combined(
+        x: Int, codes: Int, high: Int, scales: Int, bias: Int, count_at: Int, tiles: Int, n_out: Int, n_in: Int,
+        x_stride: Int, z_rows: Int, parts: Int, out: Int, routes: Int, residual: Int, n_used: Int, counters: Int,
+    ):  # fmt: skip
+        """Experts' last product, a pair a tile as `moe.route` makes them, and `moe.combine`: the last of a row's pairs
+        to come to 16 outputs adds them up."""
+        matrix, row, last = find_tile(count_at, tiles, 1)
+        if row >= last:
+            return
+        flag = cuda.shared.array(1, boolean)
+        x_at = cuda.local.array(1, np.int64)
+        find_rows(x_at, x, row, last, x_stride, 0, 1)
+        o = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
+        put_outputs(
+            x_at, codes, high, scales, bias, 0, parts, matrix * z_rows + min(o, n_out - 1), o, n_out, n_in, row, last,
+            4 * n_out, np.float32(1),
+        )  # fmt: skip
+        row //= n_used
+        counter = counters + 4 * (np.int64(cuda.gridDim.x) * row + cuda.blockIdx.x)
+        if arrives_last(counter, n_used, flag):
+            i = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + cuda.threadIdx.x
+            if cuda.threadIdx.x < ROWS_OF_BLOCK and i < n_out:
+                combine_value(out, parts, routes, residual, row, i, n_out, n_used, 0)
+
+    return _declare(combined, f"combined_{PACKED[kind].name}_1")
+
+
 def _declare(function: Callable[..., None], name: str) -> Kernel:
     function.__name__ = name
     return kernel(THREADS, min_blocks=3)(function)
@@ -139,6 +170,7 @@ def _makers() -> dict[str, Callable[[], Kernel]]:
     for kind in _KINDS:
         name = PACKED[kind].name
         makers[f"normed_{name}_1"] = lambda kind=kind: _make_normed(kind)
+        makers[f"combined_{name}_1"] = lambda kind=kind: _make_combined(kind)
         for n in ROW_COUNTS:
             for other in _KINDS:
                 makers[f"joined_{name}_{PACKED[other].name}_{n}"] = lambda k=kind, o=other, n=n: _make_joined(k, o, n)

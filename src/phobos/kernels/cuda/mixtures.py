@@ -55,7 +55,7 @@ def scratch_sizes(op: Experts | HeadMatMul, weights: Mapping[str, Weight], max_r
         "mix.out": 4 * n_pairs * op.out.width,
     }
     n_tiles = max(SINGLE_ROWS * (op.route.width // 2), min(n_pairs, n_pairs // ROW_TILE + op.n_experts))
-    sizes[ARRIVALS] = 4 * n_tiles * (op.n_ff // BLOCK)
+    sizes[ARRIVALS] = 4 * max(n_tiles * (op.n_ff // BLOCK), SINGLE_ROWS * -(-op.out.width // ROWS_OF_BLOCK))
     sizes |= dict.fromkeys(("mix.gate", "mix.up", "mix.hidden"), 4 * n_pairs * op.n_ff)
     if op.n_ff % BLOCK == 0:
         sizes["mix.hidden.q8"] = n_pairs * quantized_stride(op.n_ff)
@@ -123,6 +123,9 @@ def lower_experts(low: Lowering, op: Experts) -> None:
         low.emit("moe:sort_pairs", (*tables, *sizes), op, (1, 1, 1), n_threads=NORM_THREADS)
         low.tiled_route = None
     _lower_gate(low, op, tiles)
+    if low.tiled_route == op.route.name:
+        _lower_combined(low, op, tiles)
+        return
     _multiply_pairs(low, op, tiles, "mix.out", "mix.hidden", op.down, op.down_bias, 0)
     arguments = (
         low.at(op.out), at["mix.out"], low.at(op.route), low.at(op.residual), low.count_at(op.out), op.out.width,
@@ -153,6 +156,23 @@ def _lower_gate(low: Lowering, op: Experts, tiles: _Tiles) -> None:
     )  # fmt: skip
     grid = (4 * (op.n_ff // BLOCK), tiles.n, 1)
     low.emit(f"matmul_joined:gated_{held.kind.name}_{tiles.size}_{op.activation}", arguments, op, grid)
+
+
+def _lower_combined(low: Lowering, op: Experts, tiles: _Tiles) -> None:
+    """The last product of single pairs, and their sums, in one launch."""
+    at, held, n_out = low.addresses, low.weights[op.down], op.out.width
+    assert held.kind is not None
+    if takes_codes(low.weights, op.down):
+        x, stride = at["mix.hidden.q8"], quantized_stride(op.n_ff)
+    else:
+        x, stride = at["mix.hidden"], 4 * op.n_ff
+    arguments = (
+        x, *held.planes, low.vector(op.down_bias), at[N_TILES], at[TILES], n_out, op.n_ff, stride,
+        held.shape[0] // op.n_experts, at["mix.out"], low.at(op.out), low.at(op.route), low.at(op.residual),
+        op.route.width // 2, at[ARRIVALS],
+    )  # fmt: skip
+    grid = (-(-n_out // ROWS_OF_BLOCK), tiles.n, 1)
+    low.emit(f"matmul_joined:combined_{held.kind.name}_1", arguments, op, grid)
 
 
 def _input(low: Lowering, op: Experts, weight: str) -> tuple[int, int]:

@@ -252,18 +252,26 @@ def sort_pairs(
         cuda.syncwarp()
 
 
-@kernel(THREADS)
-def combine(out: Int, x: Int, routes: Int, residual: Int, n_rows_at: Int, width: Int, n_used: Int, places: Int):
-    """out[row] = residual[row] + the row's pairs times their weights, best first. Grid: x along a row, y by row."""
-    row, i = cuda.blockIdx.y, cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-    if row >= load_i32(n_rows_at) or i >= width:
-        return
+@device
+def combine_value(out, x, routes, residual, row, i, width, n_used, places):
+    """Value i of a row: its pairs times their weights, best first, plus residual. `places` is 0 where a pair's place is
+    its number."""
     total = _ZERO
     for j in range(n_used):
-        place = load_i32(places + 4 * (n_used * row + j))
+        place = n_used * row + j
+        if places != 0:
+            place = load_i32(places + 4 * place)
         weight = load_f32(routes + 4 * (2 * n_used * row + n_used + j))
         total = cuda.fma(weight, load_f32(x + 4 * (width * place + i)), total)
     at = 4 * (width * row + i)
     if residual != 0:
         total = load_f32(residual + at) + total
     store_f32(out + at, total)
+
+
+@kernel(THREADS)
+def combine(out: Int, x: Int, routes: Int, residual: Int, n_rows_at: Int, width: Int, n_used: Int, places: Int):
+    """out[row] = residual[row] + the row's pairs times their weights, best first. Grid: x along a row, y by row."""
+    row, i = np.int64(cuda.blockIdx.y), np.int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+    if row < load_i32(n_rows_at) and i < width:
+        combine_value(out, x, routes, residual, row, i, width, n_used, places)
