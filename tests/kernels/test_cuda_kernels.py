@@ -112,14 +112,16 @@ def test_products_of_few_and_odd_blocks(tmp_path: Path, kind: GGMLType, n_in: in
         assert np.array_equal(got, found[-1][:n])
 
 
-def run_fused(one: OneOp, folder: Path, kernel: str, rows: tuple[int, ...]) -> None:
+def run_fused(
+    one: OneOp, folder: Path, kernel: str, rows: tuple[int, ...], cache: tuple[str, str] = ("f16", "f16")
+) -> None:
     """Ops that are one launch for few rows, against the same ops kept apart: equal bits, for any number of rows."""
     apart = [
         op for each in one.ops for op in ((each, Temper(each.out, 0.0, 1)) if isinstance(each, MatMul) else (each,))
     ]
     found = []
     for ops in (one.ops, tuple(apart)):
-        with loaded(replace(one, ops=ops), folder, "cuda", max_rows=24) as backend:
+        with loaded(replace(one, ops=ops), folder, "cuda", max_rows=24, cache=cache) as backend:
             assert isinstance(backend, CudaBackend)
             found.append([backend.run(make_batch(np.arange(n))).copy() for n in (1, 1, 5, 24)])
             for n in (1, 4, 24):
@@ -164,6 +166,28 @@ def test_gate_up_and_activation_are_one_launch(tmp_path: Path, kind: GGMLType, i
     more = (Splice(out, hidden, 1, 8, 0, 0, 0, 0),) if is_turned else ()
     one = OneOp({"x": random(1, 24, 256)}, (*products, glu, MatMul(out, hidden, "d"), *more), out, weights)
     run_fused(one, tmp_path, "gated", (1, 4, 24) if kind == F32 else (1, 4))
+
+
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_products_and_rotations_are_one_launch(tmp_path: Path, has_norms: bool) -> None:
+    """Queries, keys and values of two types into the cache, halves or codes, whichever product comes first."""
+    layer, x = CacheLayer(0, 2, 32, 64), Buffer("x", 256)
+    q, k, v, table, out = (Buffer(*b) for b in (("q", 128), ("k", 64), ("v", 128), ("table", 16), ("out", 256)))
+    kinds = {"wq": GGMLType.Q4_K, "wk": GGMLType.Q4_K, "wv": GGMLType.Q6_K}
+    weights = {name: (kind, make_matrix(kind, 128, 256)) for name, kind in kinds.items()}
+    weights |= {"bias": (F32, random(5, 128)), "qn": (F32, random(6, 32)), "kn": (F32, random(7, 32))}
+    products = (MatMul(q, x, "wq", "bias"), MatMul(k, x, "wk", "bias"), MatMul(v, x, "wv"))
+    norms = ("qn", "kn") if has_norms else (None, None)
+    rotate = RotateStore(q, k, v, table, layer, 4, "neox" if has_norms else "normal", *norms, 1e-6)
+    frequencies = tuple(float(f) for f in 100.0 ** (-np.arange(8) / 8))
+    ops = (
+        RopeTable(table, frequencies, 1.0),
+        *products[:: -1 if has_norms else 1],
+        rotate,
+        Attention(out, q, layer, 4, 0.2),
+    )
+    one = OneOp({"x": random(1, 24, 256)}, ops, out, weights, (layer,))
+    run_fused(one, tmp_path, "rotated", (1, 4), cache=("q8_0", "f16") if has_norms else ("f16", "f16"))
 
 
 @pytest.mark.parametrize("kind", [GGMLType.Q6_K, GGMLType.F16], ids=lambda kind: kind.name)

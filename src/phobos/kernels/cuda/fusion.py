@@ -1,7 +1,8 @@
 """Ops of a program that are one launch where few rows are computed, and how they are lowered to `matmul_joined.py`.
 
-Up to three neighbouring products of one input, whose weights are of at most two types, like those of queries, keys and
-values; two of them and the gated activation of both; for a single row, a product and the norm of its result.
+Up to three neighbouring products of one input, whose weights are of at most two types; queries, keys and values, and
+their rotation and storing; gate and up, and the activation of both; for a single row, a product and the norm of its
+result.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from phobos.kernels.cuda.layout import BLOCK, ROW_TILE, ROWS_OF_BLOCK, PackedType, quantized_stride
 from phobos.kernels.cuda.weights import Weight, takes_codes
-from phobos.program.steps import Glu, MatMul, Op, Program, RmsNorm
+from phobos.program.steps import Buffer, Glu, MatMul, Op, Program, RmsNorm, RotateStore
 
 if TYPE_CHECKING:
     from phobos.kernels.cuda.lower import Lowering
@@ -26,7 +27,7 @@ class Fusion:
     """Neighbouring ops as one launch: products, and what is done with their results."""
 
     products: tuple[MatMul, ...]
-    then: Glu | RmsNorm | None = None
+    then: Glu | RmsNorm | RotateStore | None = None
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -59,6 +60,11 @@ def _fusion_at(ops: Sequence[Op], i: int, weights: Mapping[str, Weight]) -> Fusi
     if len(joined) >= 2 and isinstance(after, Glu) and _is_gate(joined[:2], after, weights):
         return Fusion(tuple(joined[:2]), after)
     if len(joined) >= 2:
+        after = ops[i + 3] if i + 3 < len(ops) and len(joined) == MOST_JOINED else None
+        by_buffer = {op.out: op for op in joined}
+        if isinstance(after, RotateStore) and _has_heads_of(after, by_buffer):
+            q, k, v = (by_buffer[b] for b in (after.q, after.k, after.v) if b is not None)
+            return Fusion((q, k, v), after)
         return Fusion(tuple(joined))
     after = ops[i + 1] if i + 1 < len(ops) else None
     if isinstance(after, RmsNorm) and after.x == first.out and after.out.per_output == first.out.per_output:
@@ -87,6 +93,18 @@ def _is_gate(products: Sequence[MatMul], glu: Glu, weights: Mapping[str, Weight]
     )
 
 
+def _has_heads_of(rotate: RotateStore, by_buffer: Mapping[Buffer, MatMul]) -> bool:
+    """Whether three products are all that is rotated and stored, and blocks of threads lie within heads."""
+    layer = rotate.layer
+    widths = (rotate.n_heads * layer.k_dim, layer.n_kv_heads * layer.k_dim, layer.n_kv_heads * layer.v_dim)
+    buffers = (rotate.q, rotate.k, rotate.v)
+    return (
+        set(by_buffer) == set(buffers)
+        and all(b is not None and b.width == width for b, width in zip(buffers, widths, strict=True))
+        and layer.k_dim % ROWS_OF_BLOCK == layer.v_dim % ROWS_OF_BLOCK == 0
+    )
+
+
 def _kind_of(op: MatMul, weights: Mapping[str, Weight]) -> PackedType:
     kind = weights[op.weight].kind
     assert kind is not None
@@ -99,6 +117,9 @@ def n_arrivals(program: Program, weights: Mapping[str, Weight], max_rows: int) -
     for fusion in find_fusions(program, weights).values():
         if isinstance(fusion.then, Glu):
             counts.append(fusion.then.out.width // BLOCK * -(-max_rows // ROW_TILE))
+        if isinstance(fusion.then, RotateStore):
+            n_heads = fusion.then.n_heads + 2 * fusion.then.layer.n_kv_heads
+            counts.append(n_heads * -(-max_rows // ROW_TILE))
     return max(counts)
 
 
@@ -147,7 +168,12 @@ def lower_fusion(low: Lowering, fusion: Fusion) -> None:
         matrices += [*_matrix(low, op), op.out.width, int(_kind_of(op, low.weights).name != kinds[0])]
     matrices += [0] * (8 * (MOST_JOINED - len(fusion.products)))
     grid = (sum(-(-op.out.width // ROWS_OF_BLOCK) for op in fusion.products), n_tiles, 1)
-    low.emit(f"matmul_joined:joined_{kinds[0]}_{kinds[-1]}_{n_tile}", (*head, *matrices), fusion, grid)
+    names = f"{kinds[0]}_{kinds[-1]}_{n_tile}"
+    if isinstance(fusion.then, RotateStore):
+        arguments = (*head, *matrices, *low.rotation_of(fusion.then), counters)
+        low.emit(f"matmul_joined:rotated_{names}_{low.formats}", arguments, fusion, grid)
+        return
+    low.emit(f"matmul_joined:joined_{names}", (*head, *matrices), fusion, grid)
 
 
 def _matrix(low: Lowering, op: MatMul) -> tuple[int, ...]:

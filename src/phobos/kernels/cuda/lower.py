@@ -155,7 +155,7 @@ class Lowering:
         self._program = program
         self.weights = weights
         self._cache = cache
-        self._formats = "_".join(cache.formats)  # in the names of kernels
+        self.formats = "_".join(cache.formats)  # in the names of kernels
         self.states = states
         self.limits = limits
         self.span = span_of(limits[2])
@@ -431,17 +431,22 @@ class Lowering:
         tiled = (*head, 0, 0, 1, *sizes, 4 * n_out, 0, 0, 0, float(op.scale))
         self.emit(f"matmul_tile:matmul_{weight.kind.name}", tiled, op, grid)
 
-    def _rotate_store(self, op: RotateStore) -> None:
+    def rotation_of(self, op: RotateStore) -> tuple[int | float, ...]:
+        """What kernels must know to rotate and store heads, but for the heads and the number of rows."""
         layer, cache = op.layer, self._cache.layers[op.layer.index]
-        n_kv_heads = layer.n_kv_heads if op.k is not None else 0
-        arguments = (
-            self.at(op.q), self.at(op.k), self.at(op.v), self.at(op.table), cache.keys, cache.values, cache.key_slot,
-            cache.value_slot, cache.key_head, cache.value_head, self._places, self.slots, self.count_at(op.q),
-            op.n_heads, n_kv_heads, layer.k_dim, layer.v_dim, op.table.width // 2 if op.table is not None else 0,
-            int(op.style == "neox"), self.vector(op.q_norm), self.vector(op.k_norm), float(op.eps),
+        return (
+            self.at(op.table), cache.keys, cache.values, cache.key_slot, cache.value_slot, cache.key_head,
+            cache.value_head, self._places, self.slots, op.n_heads, layer.n_kv_heads if op.k is not None else 0,
+            layer.k_dim, layer.v_dim, op.table.width // 2 if op.table is not None else 0, int(op.style == "neox"),
+            self.vector(op.q_norm), self.vector(op.k_norm), float(op.eps),
         )  # fmt: skip
+
+    def _rotate_store(self, op: RotateStore) -> None:
+        heads = (self.at(op.q), self.at(op.k), self.at(op.v))
+        n_kv_heads = op.layer.n_kv_heads if op.k is not None else 0
         grid = (-(-(op.n_heads + 2 * n_kv_heads) // (THREADS // WARP)), self.rows_of(op.q), 1)
-        self.emit(f"rope:rotate_store_{self._formats}", arguments, op, grid)
+        arguments = (*heads, self.count_at(op.q), *self.rotation_of(op))
+        self.emit(f"rope:rotate_store_{self.formats}", arguments, op, grid)
 
     def _attention(self, op: Attention) -> None:
         layer, cache = op.layer, self._cache.layers[op.layer.index]
@@ -458,11 +463,11 @@ class Lowering:
         if not self._is_split():
             arguments = (self.at(op.out), *head, self.vector(op.sinks), *tail)
             grid = (-(-n_rows * group // (QUERIES * WARP_QUERIES[n_pairs])), layer.n_kv_heads, 1)
-            self.emit(f"attention:attention_{self._formats}_{n_pairs}", arguments, op, grid, n_threads=n_threads)
+            self.emit(f"attention:attention_{self.formats}_{n_pairs}", arguments, op, grid, n_threads=n_threads)
             return
         queries = -(-n_rows * group // QUERIES)
         grid = (queries, layer.n_kv_heads, self._n_spans)
         floats, codes = self.outputs_of(op.out) if self._makes_codes(op) else (self.at(op.out), 0)
         merge = (floats, codes, self.vector(op.sinks), self.addresses[ARRIVALS])
         split = (parts, *head, self._n_spans, *merge, *tail)
-        self.emit(f"attention:attention_split_{self._formats}_{n_pairs}", split, op, grid, n_threads=n_threads)
+        self.emit(f"attention:attention_split_{self.formats}_{n_pairs}", split, op, grid, n_threads=n_threads)

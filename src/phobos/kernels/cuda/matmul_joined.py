@@ -1,16 +1,20 @@
-"""Products of few rows with what follows them, in one launch: several matrices of one input side by side, a gated
-activation at the end of gate and up, a norm at the end of a product. The bits are those of the kernels apart.
+"""Products of few rows with what follows them, in one launch: several matrices of one input side by side, rotation and
+storing of their heads, a gated activation at the end of gate and up, a norm at the end of a product. The bits are those
+of the kernels apart.
 
 Theory. What follows needs values of several blocks of threads, so the last of those to come (see `arrives_last`) does
-it: four blocks have 32 gates and 32 ups, which are a block of the quantized record; all blocks have the row to norm.
-Blocks of gate and up lie by turns in the grid, so that the four run at about the same time.
+it: four blocks have 32 gates and 32 ups, which are a block of the quantized record; some neighbours have a head to
+rotate; all blocks have the row to norm. Blocks of gate and up lie by turns in the grid, so that the four run at about
+the same time.
 
-Kernels are named by types, rows of activations at once and, where gated, activation, and made when first asked for:
-`joined_q4_k_q6_k_1`, `gated_q4_k_8_silu`, `normed_q6_k_1`. Grid: x by 16 outputs, matrix after matrix, y by rows.
+Kernels are named by types, rows of activations at once and what follows, and made when first asked for:
+`joined_q4_k_q6_k_1`, `rotated_q4_k_q6_k_1_f16_f16`, `gated_q4_k_8_silu`, `normed_q6_k_1`. Grid: x by 16 outputs, matrix
+after matrix, y by rows.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -19,20 +23,53 @@ from numba import boolean, cuda, float32
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cuda.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cuda.formats import FORMATS
-from phobos.kernels.cuda.intrinsics import arrives_last, load_f32, load_i32
+from phobos.kernels.cuda.intrinsics import arrives_last, device, load_f32, load_i32
 from phobos.kernels.cuda.layout import BLOCK, PACKED, ROWS_OF_BLOCK, THREADS, WARP
 from phobos.kernels.cuda.matmul import ROW_COUNTS, find_tile, make_outputs, make_rows
 from phobos.kernels.cuda.moe import combine_value
 from phobos.kernels.cuda.norm import N_WARPS, make_rms_row
 from phobos.kernels.cuda.pointwise import ALL_GATES, put_value
+from phobos.kernels.cuda.rope import STORE_KEY, STORE_VALUE, make_rotate_head
 
 _KINDS = (*FORMATS, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 _norm_row = make_rms_row(THREADS)
 
 
-def _make_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int) -> Kernel:
+def _make_put_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int):
+    """`put_joined(...)`: this block's outputs of one of three matrices; returns which, and its number among theirs."""
     put_first, put_second = make_outputs(first_kind, n_tile), make_outputs(second_kind, n_tile)
-    find_rows, are_alike = make_rows(n_tile), first_kind == second_kind
+    are_alike = first_kind == second_kind
+
+    @device
+    def put_joined(
+        x_at, row, last, n_in, scale, out, codes, high, scales, bias, first_row, n_out, is_second, out_1, codes_1,
+        high_1, scales_1, bias_1, first_row_1, n_out_1, is_second_1, out_2, codes_2, high_2, scales_2, bias_2,
+        first_row_2, n_out_2, is_second_2,
+    ):  # fmt: skip
+        matrix, block = 0, np.int64(cuda.blockIdx.x)
+        n_blocks = (n_out + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK
+        n_blocks_1 = (n_out_1 + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK
+        if block >= n_blocks + n_blocks_1:
+            matrix, block = 2, block - n_blocks - n_blocks_1
+            out, codes, high, scales, bias, first_row = out_2, codes_2, high_2, scales_2, bias_2, first_row_2
+            n_out, is_second = n_out_2, is_second_2
+        elif block >= n_blocks:
+            matrix, block = 1, block - n_blocks
+            out, codes, high, scales, bias, first_row = out_1, codes_1, high_1, scales_1, bias_1, first_row_1
+            n_out, is_second = n_out_1, is_second_1
+        o = block * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
+        weight_row = first_row + min(o, n_out - 1)
+        if are_alike or is_second == 0:
+            put_first(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
+        else:
+            put_second(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
+        return matrix, block
+
+    return put_joined
+
+
+def _make_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int) -> Kernel:
+    put_joined, find_rows = _make_put_joined(first_kind, second_kind, n_tile), make_rows(n_tile)
 
     def joined(
         x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, out: Int, codes: Int, high: Int, scales: Int,
@@ -46,27 +83,53 @@ def _make_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int) -> Ke
             return
         x_at = cuda.local.array(n_tile, np.int64)
         find_rows(x_at, x, row, last, x_stride, 0, 1)
-        block = np.int64(cuda.blockIdx.x)
-        n_blocks, n_blocks_1 = (
-            (n_out + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK,
-            (n_out_1 + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK,
-        )
-        if block >= n_blocks + n_blocks_1:
-            block -= n_blocks + n_blocks_1
-            out, codes, high, scales, bias, first_row = out_2, codes_2, high_2, scales_2, bias_2, first_row_2
-            n_out, is_second = n_out_2, is_second_2
-        elif block >= n_blocks:
-            block -= n_blocks
-            out, codes, high, scales, bias, first_row = out_1, codes_1, high_1, scales_1, bias_1, first_row_1
-            n_out, is_second = n_out_1, is_second_1
-        o = block * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
-        weight_row = first_row + min(o, n_out - 1)
-        if are_alike or is_second == 0:
-            put_first(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
-        else:
-            put_second(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
+        put_joined(
+            x_at, row, last, n_in, scale, out, codes, high, scales, bias, first_row, n_out, is_second, out_1, codes_1,
+            high_1, scales_1, bias_1, first_row_1, n_out_1, is_second_1, out_2, codes_2, high_2, scales_2, bias_2,
+            first_row_2, n_out_2, is_second_2,
+        )  # fmt: skip
 
     return _declare(joined, f"joined_{first_kind.name.lower()}_{second_kind.name.lower()}_{n_tile}")
+
+
+def _make_rotated(first_kind: GGMLType, second_kind: GGMLType, n_tile: int, k_format: str, v_format: str) -> Kernel:
+    put_joined, find_rows = _make_put_joined(first_kind, second_kind, n_tile), make_rows(n_tile)
+    rotate_head = make_rotate_head(k_format, v_format)
+
+    def rotated(
+        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, q: Int, codes: Int, high: Int, scales: Int,
+        bias: Int, first_row: Int, n_out: Int, is_second: Int, k: Int, codes_1: Int, high_1: Int, scales_1: Int,
+        bias_1: Int, first_row_1: Int, n_out_1: Int, is_second_1: Int, v: Int, codes_2: Int, high_2: Int, scales_2: Int,
+        bias_2: Int, first_row_2: Int, n_out_2: Int, is_second_2: Int, table: Int, keys: Int, values: Int,
+        key_slot: Int, value_slot: Int, key_head: Int, value_head: Int, places: Int, slots: Int, n_heads: Int,
+        n_kv_heads: Int, k_dim: Int, v_dim: Int, n_pairs: Int, is_neox: Int, q_norm: Int, k_norm: Int, eps: Float,
+        counters: Int,
+    ):  # fmt: skip
+        """Queries, keys and values, whose heads the last of their blocks rotate and store; see `rope.py`."""
+        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(count_at)
+        if row >= last:
+            return
+        flag = cuda.shared.array(1, boolean)
+        x_at = cuda.local.array(n_tile, np.int64)
+        find_rows(x_at, x, row, last, x_stride, 0, 1)
+        matrix, block = put_joined(
+            x_at, row, last, n_in, scale, q, codes, high, scales, bias, first_row, n_out, is_second, k, codes_1,
+            high_1, scales_1, bias_1, first_row_1, n_out_1, is_second_1, v, codes_2, high_2, scales_2, bias_2,
+            first_row_2, n_out_2, is_second_2,
+        )  # fmt: skip
+        n_blocks = (v_dim if matrix == 2 else k_dim) // ROWS_OF_BLOCK
+        head = block // n_blocks + (0 if matrix == 0 else n_heads if matrix == 1 else n_heads + n_kv_heads)
+        counter = counters + 4 * (cuda.blockIdx.y * (n_heads + 2 * n_kv_heads) + head)
+        if arrives_last(counter, n_blocks, flag):
+            for r in range(row + (cuda.threadIdx.x >> 5), min(row + n_tile, last), THREADS // WARP):
+                rotate_head(
+                    head, r, q, k, v, table, keys, values, key_slot, value_slot, key_head, value_head, places, slots,
+                    n_heads, n_kv_heads, k_dim, v_dim, n_pairs, is_neox, q_norm, k_norm, eps,
+                )  # fmt: skip
+                cuda.syncwarp()
+
+    kinds = f"{first_kind.name.lower()}_{second_kind.name.lower()}"
+    return _declare(rotated, f"rotated_{kinds}_{n_tile}_{k_format}_{v_format}")
 
 
 def _make_gated(kind: GGMLType, n_tile: int, activation: str) -> Kernel:
@@ -173,7 +236,12 @@ def _makers() -> dict[str, Callable[[], Kernel]]:
         makers[f"combined_{name}_1"] = lambda kind=kind: _make_combined(kind)
         for n in ROW_COUNTS:
             for other in _KINDS:
-                makers[f"joined_{name}_{PACKED[other].name}_{n}"] = lambda k=kind, o=other, n=n: _make_joined(k, o, n)
+                both = f"{name}_{PACKED[other].name}_{n}"
+                makers[f"joined_{both}"] = lambda k=kind, o=other, n=n: _make_joined(k, o, n)
+                for keys, values in itertools.product(STORE_KEY, STORE_VALUE):
+                    makers[f"rotated_{both}_{keys}_{values}"] = lambda k=kind, o=other, n=n, f=keys, g=values: (
+                        _make_rotated(k, o, n, f, g)
+                    )
             for activation in ALL_GATES:
                 makers[f"gated_{name}_{n}_{activation}"] = lambda k=kind, n=n, a=activation: _make_gated(k, n, a)
     return makers

@@ -77,20 +77,15 @@ STORE_KEY = {"f16": _store_key_halves, "q8_0": _store_key_codes}
 STORE_VALUE = {"f16": _store_value_halves, "q8_0": _store_value_codes}
 
 
-def _make_rotate_store(k_format, v_format):
+def make_rotate_head(k_format: str, v_format: str):
+    """`rotate_head(head, row, ...)`: what a warp does with one head of a row, see `rotate_store`."""
     store_key, store_value = STORE_KEY[k_format], STORE_VALUE[v_format]
 
-    def rotate_store(
-        q: Int, k: Int, v: Int, table: Int, keys: Int, values: Int, key_slot: Int, value_slot: Int, key_head: Int,
-        value_head: Int, places: Int, slots: Int, n_rows_at: Int, n_heads: Int, n_kv_heads: Int, k_dim: Int, v_dim: Int,
-        n_pairs: Int, is_neox: Int, q_norm: Int, k_norm: Int, eps: Float,
+    @device
+    def rotate_head(
+        head, row, q, k, v, table, keys, values, key_slot, value_slot, key_head, value_head, places, slots, n_heads,
+        n_kv_heads, k_dim, v_dim, n_pairs, is_neox, q_norm, k_norm, eps,
     ):  # fmt: skip
-        """A warp a head: heads of queries, then of keys, then of values. Grid: x by 4 heads, y by row. `keys` and
-        `values` are slot 0's; from slot to slot and head to head there are so many bytes. `places` are where keys and
-        values go."""
-        head, row = cuda.blockIdx.x * (THREADS // WARP) + (cuda.threadIdx.x >> 5), cuda.blockIdx.y
-        if row >= load_i32(n_rows_at) or head >= n_heads + 2 * n_kv_heads:
-            return
         lane = cuda.threadIdx.x & 31
         place, slot = load_i32(places + 4 * row), load_i32(slots + 4 * row)
         if head >= n_heads + n_kv_heads:
@@ -119,6 +114,28 @@ def _make_rotate_store(k_format, v_format):
         if is_key:
             cuda.syncwarp()
             store_key(keys + key_slot * slot + key_head * h, at, k_dim, place)
+
+    return rotate_head
+
+
+def _make_rotate_store(k_format, v_format):
+    rotate_head = make_rotate_head(k_format, v_format)
+
+    def rotate_store(
+        q: Int, k: Int, v: Int, n_rows_at: Int, table: Int, keys: Int, values: Int, key_slot: Int, value_slot: Int,
+        key_head: Int, value_head: Int, places: Int, slots: Int, n_heads: Int, n_kv_heads: Int, k_dim: Int, v_dim: Int,
+        n_pairs: Int, is_neox: Int, q_norm: Int, k_norm: Int, eps: Float,
+    ):  # fmt: skip
+        """A warp a head: heads of queries, then of keys, then of values. Grid: x by 4 heads, y by row. `keys` and
+        `values` are slot 0's; from slot to slot and head to head there are so many bytes. `places` are where keys and
+        values go."""
+        head, row = cuda.blockIdx.x * (THREADS // WARP) + (cuda.threadIdx.x >> 5), cuda.blockIdx.y
+        if row >= load_i32(n_rows_at) or head >= n_heads + 2 * n_kv_heads:
+            return
+        rotate_head(
+            head, row, q, k, v, table, keys, values, key_slot, value_slot, key_head, value_head, places, slots, n_heads,
+            n_kv_heads, k_dim, v_dim, n_pairs, is_neox, q_norm, k_norm, eps,
+        )  # fmt: skip
 
     rotate_store.__name__ = f"rotate_store_{k_format}_{v_format}"
     return kernel(THREADS)(rotate_store)
