@@ -81,7 +81,11 @@ def count_launch(
             count_launch(replace(launch, kernel="matmul:matmul"), o, weights, n_rows, n_outputs, context)
             for o in op.ops
         ]
-        return sum(n for n, _ in each), sum(n for _, n in each)
+        first, rows = op.products[0], _rows(op.products[0].out, n_rows, n_outputs)
+        again = (len(op.products) - 1) * rows * quantized_stride(first.x.width)
+        if launch.kernel.startswith("matmul_stages"):  # results never leave the multiprocessor
+            again += sum(2 * 4 * rows * product.out.width for product in op.products)
+        return sum(n for n, _ in each) - again, sum(n for _, n in each)
     buffers = [value for value in vars(op).values() if isinstance(value, Buffer)]
     floats = sum(4 * _rows(b, n_rows, n_outputs) * b.width for b in buffers)
     if isinstance(op, MatMul | HeadMatMul) and kernel.startswith("matmul"):
@@ -103,20 +107,22 @@ def count_launch(
     return floats, 0
 
 
-def tile_bytes(launch: Launch, op: MatMul, weight: Weight, n_rows: int) -> int:
-    """Bytes that tiles of a product on tensor cores ask the second cache for: weights once for each tile of rows,
+def tile_bytes(launch: Launch, products: Sequence[MatMul], weights: dict[str, Weight], n_rows: int) -> int:
+    """Bytes that tiles of products on tensor cores ask the second cache for: weights once for each tile of rows,
     activations once for each tile of outputs."""
     rows, outputs = launch.grid[:2] if launch.kernel.startswith("matmul_stages") else launch.grid[1::-1]
-    return rows * weight.n_bytes + outputs * n_rows * quantized_stride(op.x.width)
+    n_bytes = sum(weights[op.weight].n_bytes for op in products)
+    return rows * n_bytes + outputs * n_rows * quantized_stride(products[0].x.width)
 
 
 def count_tiles(lowering: Lowering, weights: dict[str, Weight], n_rows: int) -> tuple[int, int]:
     """(bytes, `mma` of 16 by 8 by 32) of all tiled products of a pass."""
     n_bytes = n_products = 0
     for launch, op in zip(*lowering.lower(n_rows, 1), strict=True):
-        if isinstance(op, MatMul) and launch.kernel.startswith(("matmul_stages", "matmul_tile")):
-            n_bytes += tile_bytes(launch, op, weights[op.weight], n_rows)
-            n_products += n_rows * op.out.width * op.x.width // (16 * 8 * 32)
+        products = op.products if isinstance(op, Fusion) else (op,) if isinstance(op, MatMul) else ()
+        if products and launch.kernel.startswith(("matmul_stages", "matmul_tile")):
+            n_bytes += tile_bytes(launch, products, weights, n_rows)
+            n_products += sum(n_rows * each.out.width * each.x.width // (16 * 8 * 32) for each in products)
     return n_bytes, n_products
 
 

@@ -18,17 +18,12 @@ MODULES = (
     "sampling", "scan", "short_conv", "streams",
 )  # fmt: skip
 # Of the kernels that are made when asked for, some.
-JOINED = tuple(
-    f"matmul_joined:{name}"
-    for name in (
-        "combined_q6_k_1",
-        "joined_q4_k_q6_k_1",
-        "joined_q4_k_q6_k_8",
-        "gated_q4_k_1_silu",
-        "gated_q8_0_8_gelu_tanh",
-        "normed_q6_k_1",
-    )
-)
+MADE = (
+    "matmul_joined:combined_q6_k_1", "matmul_joined:joined_q4_k_q6_k_1", "matmul_joined:joined_q4_k_q6_k_8",
+    "matmul_joined:rotated_q4_k_q6_k_1_f16_f16",
+    "matmul_joined:gated_q4_k_1_silu", "matmul_joined:gated_q8_0_8_gelu_tanh", "matmul_joined:normed_q6_k_1",
+    "matmul_stages:gated_q4_k_silu", "matmul_stages:gated_q6_k_gelu",
+)  # fmt: skip
 REGISTERS_OF_PROCESSOR = 65536
 SHARED_OF_BLOCK = 48 << 10
 # What a pass of one row runs most of: no value of theirs may live in memory.
@@ -44,7 +39,7 @@ def declared() -> dict[str, Kernel]:
         for value in vars(importlib.import_module(f"phobos.kernels.cuda.{module}")).values():
             if isinstance(value, Kernel):
                 found.setdefault(value.name, value)
-    return found | {name: find_kernel(name) for name in JOINED}
+    return found | {name: find_kernel(name) for name in MADE}
 
 
 @pytest.fixture(scope="module")

@@ -121,10 +121,10 @@ def run_fused(
     ]
     found = []
     for ops in (one.ops, tuple(apart)):
-        with loaded(replace(one, ops=ops), folder, "cuda", max_rows=24, cache=cache) as backend:
+        with loaded(replace(one, ops=ops), folder, "cuda", n_ctx=96, max_rows=70, cache=cache) as backend:
             assert isinstance(backend, CudaBackend)
-            found.append([backend.run(make_batch(np.arange(n))).copy() for n in (1, 1, 5, 24)])
-            for n in (1, 4, 24):
+            found.append([backend.run(make_batch(np.arange(n) % 24)).copy() for n in (1, 1, 5, 24, 70)])
+            for n in (1, 4, 24, 70):
                 names = [launch.kernel.partition(":")[2] for launch in backend.launches(n, n)]
                 is_fused = any(name.startswith(kernel) for name in names)
                 assert is_fused == (ops is one.ops and n in rows), names
@@ -150,22 +150,22 @@ def test_products_of_one_input_are_one_launch(tmp_path: Path, kinds: tuple[GGMLT
     starts = np.cumsum([0, *(b.width for b in outs)]).tolist()
     copies = [Splice(out, b, 1, b.width, 0, 0, start, 0) for b, start in zip(outs, starts, strict=False)]
     one = OneOp({"x": random(1, 24, 256)}, (*products, *copies), out, weights)
-    run_fused(one, tmp_path, "joined", (1, 4, 24) if kinds[0] == F32 else (1, 4))
+    run_fused(one, tmp_path, "joined", (1, 4, 24, 70) if kinds[0] == F32 else (1, 4))
 
 
-@pytest.mark.parametrize("kind", [GGMLType.Q4_K, F32], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [GGMLType.Q4_K, GGMLType.Q2_K, F32], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_gate_up_and_activation_are_one_launch(tmp_path: Path, kind: GGMLType, is_turned: bool) -> None:
-    """Into a product that takes them quantized, and where floats are wanted too."""
+    """Into a product that takes them quantized; where floats are wanted too, of the gate as well, not in prompts."""
     x, a, b, hidden = Buffer("x", 256), Buffer("a", 96), Buffer("b", 96), Buffer("hidden", 96)
     out = Buffer("out", 40)
     weights = {name: (kind, make_matrix(kind, 96, 256)[::step]) for name, step in (("g", 1), ("u", -1))}
     weights |= {"bias": (F32, random(5, 96)), "d": (GGMLType.Q8_0, random(6, 40, 96))}
     products = (MatMul(a, x, "g", "bias"), MatMul(b, x, "u"))
     glu = Glu(hidden, b, a, "gelu_tanh") if is_turned else Glu(hidden, a, b, "silu")
-    more = (Splice(out, hidden, 1, 8, 0, 0, 0, 0),) if is_turned else ()
+    more = (Splice(out, hidden, 1, 8, 0, 0, 0, 0), Splice(out, b, 1, 8, 0, 0, 8, 0)) if is_turned else ()
     one = OneOp({"x": random(1, 24, 256)}, (*products, glu, MatMul(out, hidden, "d"), *more), out, weights)
-    run_fused(one, tmp_path, "gated", (1, 4, 24) if kind == F32 else (1, 4))
+    run_fused(one, tmp_path, "gated", (1, 4, 24, 70) if kind == F32 else (1, 4) if is_turned else (1, 4, 70))
 
 
 @pytest.mark.parametrize("has_norms", [False, True])

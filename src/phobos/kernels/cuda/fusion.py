@@ -8,12 +8,22 @@ result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from phobos.kernels.cuda.layout import BLOCK, ROW_TILE, ROWS_OF_BLOCK, PackedType, quantized_stride
+from phobos.kernels.cuda.layout import (
+    BLOCK,
+    ROW_TILE,
+    ROWS_OF_BLOCK,
+    STAGE_COLUMNS,
+    STAGE_OUTPUTS,
+    STAGE_THREADS,
+    STAGED_ROWS,
+    PackedType,
+    quantized_stride,
+)
 from phobos.kernels.cuda.weights import Weight, takes_codes
-from phobos.program.steps import Buffer, Glu, MatMul, Op, Program, RmsNorm, RotateStore
+from phobos.program.steps import Buffer, Glu, MatMul, Op, Program, RmsNorm, RotateStore, reads_of
 
 if TYPE_CHECKING:
     from phobos.kernels.cuda.lower import Lowering
@@ -24,10 +34,11 @@ ARRIVALS = "arrivals"  # counters of blocks of threads, all 0 between launches
 
 @dataclass(frozen=True)
 class Fusion:
-    """Neighbouring ops as one launch: products, and what is done with their results."""
+    """Neighbouring ops as one launch: products, and what is done with their results, `only` that or more elsewhere."""
 
     products: tuple[MatMul, ...]
     then: Glu | RmsNorm | RotateStore | None = None
+    only: bool = False
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -42,9 +53,21 @@ def find_fusions(program: Program, weights: Mapping[str, Weight]) -> dict[int, F
     while i < len(ops):
         fusion = _fusion_at(ops, i, weights)
         if fusion is not None:
-            found[i] = fusion
+            later = ops[i + len(fusion.ops) :]
+            outs = {b.name for b in (program.logits, *program.outputs) if b is not None}
+            found[i] = replace(fusion, only=all(_is_done(op.out, later, outs) for op in fusion.products))
         i += len(fusion.ops) if fusion is not None else 1
     return found
+
+
+def _is_done(buffer: Buffer, later: Sequence[Op], outs: set[str]) -> bool:
+    """Whether nothing reads a buffer before a product writes it anew."""
+    for op in later:
+        if buffer.name in reads_of(op):
+            return False
+        if isinstance(op, MatMul) and op.out.name == buffer.name:
+            return True
+    return buffer.name not in outs
 
 
 def _fusion_at(ops: Sequence[Op], i: int, weights: Mapping[str, Weight]) -> Fusion | None:
@@ -127,7 +150,18 @@ def can_lower(low: Lowering, fusion: Fusion) -> bool:
     """Whether a fusion is one launch in the class of shapes that is being lowered."""
     if isinstance(fusion.then, RmsNorm):
         return low.rows_of(fusion.then.out) == 1
-    return all(low.is_few(op) for op in fusion.products)
+    return all(low.is_few(op) for op in fusion.products) or _is_staged(low, fusion)
+
+
+def _is_staged(low: Lowering, fusion: Fusion) -> bool:
+    """Whether gate, up and their activation are one launch by way of shared memory."""
+    first = fusion.products[0]
+    return (
+        isinstance(fusion.then, Glu)
+        and fusion.only
+        and low.rows_of(first.out) >= STAGED_ROWS
+        and takes_codes(low.weights, first.weight)
+    )
 
 
 def lower_fusion(low: Lowering, fusion: Fusion) -> None:
@@ -142,6 +176,7 @@ def lower_fusion(low: Lowering, fusion: Fusion) -> None:
     n_tiles = -(-n_rows // n_tile)
     head = (x, low.count_at(first.out), first.x.width, stride, float(first.scale))
     counters = low.addresses[ARRIVALS]
+    matrices: list[int]
     if isinstance(fusion.then, RmsNorm):
         norm, weight = fusion.then, low.weights[first.weight]
         arguments: tuple[int | float, ...] = (
@@ -155,6 +190,13 @@ def lower_fusion(low: Lowering, fusion: Fusion) -> None:
     if isinstance(fusion.then, Glu):
         glu = fusion.then
         gate, up = fusion.products if fusion.products[0].out == glu.gate else fusion.products[::-1]
+        if _is_staged(low, fusion):
+            matrices = [*_matrix(low, gate)[1:], *_matrix(low, up)[1:]]
+            grid = (-(-n_rows // STAGE_COLUMNS), -(-2 * glu.out.width // STAGE_OUTPUTS), 1)
+            arguments = (*head, glu.out.width, *matrices, *low.outputs_of(glu.out))
+            name = f"matmul_stages:gated_{kind}_{glu.activation}"
+            low.emit(name, arguments, fusion, grid, n_threads=STAGE_THREADS)
+            return
         arguments = (
             *head, glu.out.width, *_matrix(low, gate), *_matrix(low, up), *low.outputs_of(glu.out), counters,
             0, 0, 1, 0,
@@ -163,7 +205,7 @@ def lower_fusion(low: Lowering, fusion: Fusion) -> None:
         low.emit(f"matmul_joined:gated_{kind}_{n_tile}_{glu.activation}", arguments, fusion, grid)
         return
     kinds = sorted({_kind_of(op, low.weights).name for op in fusion.products})
-    matrices: list[int] = []
+    matrices = []
     for op in fusion.products:
         matrices += [*_matrix(low, op), op.out.width, int(_kind_of(op, low.weights).name != kinds[0])]
     matrices += [0] * (8 * (MOST_JOINED - len(fusion.products)))

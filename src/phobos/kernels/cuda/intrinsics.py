@@ -303,25 +303,29 @@ load_shared_words = _make_shared_load(_I32, types.uint32, 4)
 load_shared_floats = _make_shared_load(_F32, types.float32, 4)
 
 
-@intrinsic
-def load_shared_word(typingctx, address):
-    """The word at an address of shared memory."""
+def _make_shared_access(kind, dtype):
+    """Load and store of one value in shared memory."""
 
-    def generate(context, builder, signature, args):
-        return builder.load(_pointer(builder, args[0], _I32, SHARED))
+    @intrinsic
+    def load(typingctx, address):
+        def generate(context, builder, signature, args):
+            return builder.load(_pointer(builder, args[0], kind, SHARED))
 
-    return types.uint32(types.int64), generate
+        return dtype(types.int64), generate
+
+    @intrinsic
+    def store(typingctx, address, value):
+        def generate(context, builder, signature, args):
+            builder.store(args[1], _pointer(builder, args[0], kind, SHARED))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, dtype), generate
+
+    return load, store
 
 
-@intrinsic
-def store_shared_word(typingctx, address, word):
-    """Store a word in shared memory."""
-
-    def generate(context, builder, signature, args):
-        builder.store(args[1], _pointer(builder, args[0], _I32, SHARED))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint32), generate
+load_shared_word, store_shared_word = _make_shared_access(_I32, types.uint32)
+load_shared_float, store_shared_float = _make_shared_access(_F32, types.float32)
 
 
 @intrinsic
@@ -367,6 +371,12 @@ def close_copies(typingctx):
 def wait_for_copies(typingctx):
     """Wait until all groups of copies but the latest are done; for other threads' eyes a barrier must follow."""
     return _make_assembly("cp.async.wait_group 1;", "~{memory}", types.void, side_effect=True)
+
+
+@intrinsic
+def drain_copies(typingctx):
+    """Wait until all copies of this thread are done."""
+    return _make_assembly("cp.async.wait_group 0;", "~{memory}", types.void, side_effect=True)
 
 
 # Between blocks of threads

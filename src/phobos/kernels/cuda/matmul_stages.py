@@ -24,14 +24,17 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda, float32
 
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cuda.formats import FORMATS, Format
 from phobos.kernels.cuda.intrinsics import (
     close_copies,
     copy_eight,
     copy_sixteen,
     device,
+    drain_copies,
+    load_f32,
     load_i32,
+    load_shared_float,
     load_shared_floats,
     load_shared_word,
     load_shared_words,
@@ -39,12 +42,14 @@ from phobos.kernels.cuda.intrinsics import (
     multiply_half,
     multiply_signed,
     multiply_unsigned,
+    store_shared_float,
     store_shared_two_floats,
     store_shared_word,
     wait_for_copies,
 )
-from phobos.kernels.cuda.layout import BLOCK, PARTS, STAGE_COLUMNS, STAGE_OUTPUTS, STAGE_THREADS
+from phobos.kernels.cuda.layout import BLOCK, PARTS, STAGE_COLUMNS, STAGE_OUTPUTS, STAGE_THREADS, WARP
 from phobos.kernels.cuda.matmul import EXACT, exact_float, finish
+from phobos.kernels.cuda.pointwise import ALL_GATES, put_value
 
 N_TILES = 4  # of eight rows, a warp
 _N_SUMS = 2 * 4 * N_TILES
@@ -57,6 +62,8 @@ _VALUE_SCALES = 8 * STAGE_COLUMNS
 _VALUES = 4 * _PIECE + 2 * _VALUE_SCALES
 _SCALES_AT, _VALUE_SCALES_AT = 2 * _WEIGHT_CODES, 4 * _PIECE
 _MINIMA_AT = 2 * _WEIGHT_SCALES  # from the scales on
+HIDDEN_OUTPUTS = STAGE_OUTPUTS // 2  # of gate and up in one tile
+_HIDDEN_STRIDE = HIDDEN_OUTPUTS + 4  # floats of a row of hidden values: lanes' stores do not meet in a bank
 _MINUS_ZERO, _ZERO = np.float32(-0.0), np.float32(0)
 
 shared_memory = make_shared_memory(2 * _WEIGHTS + 3 * _VALUES)
@@ -159,7 +166,10 @@ def _put_tile(first, total, o, r, out, bias, residual, n_out, n_rows, first_row,
             )  # fmt: skip
 
 
-def _make_matmul(form: Format):
+def _make_sum_tile(form: Format):
+    """`sum_tile(total, weights, row, n_rows, x, x_stride, n_in, codes, high, scales, weight_row)`: a lane's results of
+    rows `row` and on; `weights` is the shared memory, `weight_row` what output thread // 2 of the tile is multiplied
+    with."""
     add_even, add_odd = _make_block(form, False), _make_block(form, True)
     words_of, scales_of, minima_of, has_minima = form.words, form.scales_of, form.minima, form.minima is not None
 
@@ -184,23 +194,16 @@ def _make_matmul(form: Format):
             store_shared_word(minima_at, minima[0])
             store_shared_word(minima_at ^ 8, minima[1])
 
-    def matmul(
-        out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, n_out: Int,
-        n_in: Int, first_row: Int, x_stride: Int, scale: Float,
-    ):  # fmt: skip
-        n_rows = load_i32(count_at)
-        row, first = np.int64(cuda.blockIdx.x) * STAGE_COLUMNS, np.int64(cuda.blockIdx.y) * STAGE_OUTPUTS
-        if row >= n_rows:
-            return
+    @device
+    def sum_tile(total, weights, row, n_rows, x, x_stride, n_in, codes, high, scales, weight_row):
         n_blocks = np.int32(n_in // BLOCK)
         thread = np.int64(cuda.threadIdx.x)
         g, t = thread >> 2 & 7, thread & 3
-        weights = shared_memory()
         values = weights + 2 * _WEIGHTS
 
         # what this thread unpacks: a block of output thread // 2, the stage's first or second by turns
         o, second = thread >> 1, thread & 1
-        half, index = o >> 3 & 1, (first_row + min(first + o, n_out - 1)) * n_blocks
+        half, index = o >> 3 & 1, weight_row * n_blocks
         to_codes = weights + _WEIGHT_CODES * second + 512 * (o >> 4) + 64 * (o & 7) + 16 * (o >> 1 & 3)
         to_codes += 8 * second + 4 * half
         to_scales = weights + _SCALES_AT + _WEIGHT_SCALES * second + 128 * (o >> 4) + 16 * (o & 7)
@@ -218,7 +221,6 @@ def _make_matmul(form: Format):
 
         even = cuda.local.array(_N_SUMS, float32)
         odd = cuda.local.array(_N_SUMS, float32)
-        total = cuda.local.array(_N_SUMS, float32)
         for i in range(_N_SUMS):
             even[i] = _ZERO
             odd[i] = _ZERO
@@ -248,7 +250,27 @@ def _make_matmul(form: Format):
             b, following = following, after
             now = now + _VALUES if now < 2 * _VALUES else np.int64(0)
             ahead = ahead + _VALUES if ahead < 2 * _VALUES else np.int64(0)
-        o, r = first + m + g, row + c + 2 * t
+        drain_copies()
+
+    return sum_tile
+
+
+def _make_matmul(form: Format):
+    sum_tile = _make_sum_tile(form)
+
+    def matmul(
+        out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, n_out: Int,
+        n_in: Int, first_row: Int, x_stride: Int, scale: Float,
+    ):  # fmt: skip
+        n_rows = load_i32(count_at)
+        row, first = np.int64(cuda.blockIdx.x) * STAGE_COLUMNS, np.int64(cuda.blockIdx.y) * STAGE_OUTPUTS
+        if row >= n_rows:
+            return
+        thread = np.int64(cuda.threadIdx.x)
+        total, memory = cuda.local.array(_N_SUMS, float32), shared_memory()
+        weight_row = first_row + min(first + (thread >> 1), n_out - 1)
+        sum_tile(total, memory, row, n_rows, x, x_stride, n_in, codes, high, scales, weight_row)
+        o, r = first + (thread & 96) + (thread >> 2 & 7), row + (thread >> 7 << 5) + 2 * (thread & 3)
         _put_tile(0, total, o, r, out, bias, residual, n_out, n_rows, first_row, scale)
         _put_tile(8, total, o, r + 8, out, bias, residual, n_out, n_rows, first_row, scale)
         _put_tile(16, total, o, r + 16, out, bias, residual, n_out, n_rows, first_row, scale)
@@ -258,5 +280,70 @@ def _make_matmul(form: Format):
     return kernel(STAGE_THREADS)(matmul)
 
 
+@device
+def _load_bias(bias, row):
+    """A bias, and whether there is one: what adds nothing must not be added, for the sign of zero."""
+    return load_f32(bias + 4 * row) if bias != 0 else _MINUS_ZERO
+
+
+def _make_gated(form: Format, activation: str) -> Kernel:
+    sum_tile, gate_of = _make_sum_tile(form), ALL_GATES[activation]
+
+    @device
+    def put_hidden(first, total, at, scale, gate_bias, gate_bias_8, up_bias, up_bias_8):
+        """The hidden values of a lane's results `first` and on, four of the gate and four of up, to shared memory."""
+        for i in range(4):
+            gate = (total[first + i] + (gate_bias if i < 2 else gate_bias_8)) * scale
+            up = (total[first + 4 + i] + (up_bias if i < 2 else up_bias_8)) * scale
+            store_shared_float(at + 4 * (8 * (i // 2) + _HIDDEN_STRIDE * (i % 2)), gate_of(gate, up))
+
+    def gated(
+        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, n_out: Int, codes: Int, high: Int, scales: Int,
+        bias: Int, first_row: Int, codes_1: Int, high_1: Int, scales_1: Int, bias_1: Int, first_row_1: Int, out: Int,
+        out_codes: Int,
+    ):  # fmt: skip
+        """Gate and up of 64 outputs, 16 of one and 16 of the other by turns, and what their activation gives. Grid: x
+        by 64 rows, y by 64 outputs."""
+        n_rows = load_i32(count_at)
+        row, first = np.int64(cuda.blockIdx.x) * STAGE_COLUMNS, np.int64(cuda.blockIdx.y) * HIDDEN_OUTPUTS
+        if row >= n_rows:
+            return
+        thread = np.int64(cuda.threadIdx.x)
+        total, memory = cuda.local.array(_N_SUMS, float32), shared_memory()
+        mine = min(first + 16 * (thread >> 6) + (thread >> 1 & 15), n_out - 1)
+        bias_row, up_bias_row = first_row, first_row_1
+        if thread & 32 != 0:
+            codes, high, scales, first_row = codes_1, high_1, scales_1, first_row_1
+        sum_tile(total, memory, row, n_rows, x, x_stride, n_in, codes, high, scales, first_row + mine)
+        cuda.syncthreads()  # what weights were in is free
+        o, r = 16 * (thread >> 5 & 3) + (thread >> 2 & 7), (thread >> 7 << 5) + 2 * (thread & 3)
+        near, far = min(first + o, n_out - 1), min(first + o + 8, n_out - 1)
+        g, g_8 = _load_bias(bias, bias_row + near), _load_bias(bias, bias_row + far)
+        u, u_8 = _load_bias(bias_1, up_bias_row + near), _load_bias(bias_1, up_bias_row + far)
+        at = memory + 4 * (o + _HIDDEN_STRIDE * r)
+        put_hidden(0, total, at, scale, g, g_8, u, u_8)
+        put_hidden(8, total, at + 32 * _HIDDEN_STRIDE, scale, g, g_8, u, u_8)
+        put_hidden(16, total, at + 64 * _HIDDEN_STRIDE, scale, g, g_8, u, u_8)
+        put_hidden(24, total, at + 96 * _HIDDEN_STRIDE, scale, g, g_8, u, u_8)
+        cuda.syncthreads()
+        for i in range(2 * STAGE_COLUMNS // (STAGE_THREADS // WARP)):
+            r, o = STAGE_COLUMNS // (STAGE_THREADS // WARP) * (thread >> 5) + (i >> 1), BLOCK * (i & 1)
+            if row + r < n_rows and first + o < n_out:
+                value = load_shared_float(memory + 4 * (o + (thread & 31) + _HIDDEN_STRIDE * r))
+                put_value(out, out_codes, n_out, row + r, first + o + (thread & 31), value)
+
+    gated.__name__ = f"gated_{form.kind.name}_{activation}"
+    return kernel(STAGE_THREADS)(gated)
+
+
 for _form in FORMATS.values():
     globals()[f"matmul_{_form.kind.name}"] = _make_matmul(_form)
+_GATED = {f"gated_{form.kind.name}_{name}": (form, name) for form in FORMATS.values() for name in ALL_GATES}
+
+
+def __getattr__(name: str) -> Kernel:
+    """Gated kernels are made when first asked for."""
+    if name not in _GATED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = _make_gated(*_GATED[name])
+    return found
