@@ -170,7 +170,7 @@ def measure_roofs(card: NvidiaCard) -> Roofs:
 
 def run_tests(number: int) -> Row:
     """The kernels' and the backend's own tests, on the card."""
-    files = [f"tests/kernels/test_cuda_{name}.py" for name in ("kernels", "recurrent", "backend")]
+    files = [f"tests/kernels/test_cuda_{name}.py" for name in ("kernels", "joined", "recurrent", "backend")]
     environment = {**os.environ, "PHOBOS_TEST_CARD": str(number)}
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "--no-header", "-p", "no:cacheprovider"]
     command += ["-W", "default", *files]  # what versions of packages warn of is not asked here

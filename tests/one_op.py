@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gguf_writer import write_gguf
-from phobos.gguf.quants import GGMLType
+from gguf_writer import random_blocks, write_gguf
+from phobos.gguf.quants import TABLE, GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
@@ -143,3 +143,8 @@ def quantize_cached(x: np.ndarray) -> np.ndarray:
 def random(seed: int, *shape: int) -> np.ndarray:
     """Normal float32 values."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def make_matrix(kind: GGMLType, n_rows: int, n_in: int) -> np.ndarray:
+    """Random values, or random blocks of types that nothing here writes."""
+    return random(3, n_rows, n_in) if TABLE[kind].quantize is not None else random_blocks(kind, n_rows, n_in, 3)
