@@ -121,12 +121,14 @@ def _make_rotated(first_kind: GGMLType, second_kind: GGMLType, n_tile: int, k_fo
         head = block // n_blocks + (0 if matrix == 0 else n_heads if matrix == 1 else n_heads + n_kv_heads)
         counter = counters + 4 * (cuda.blockIdx.y * (n_heads + 2 * n_kv_heads) + head)
         if arrives_last(counter, n_blocks, flag):
-            for r in range(row + (cuda.threadIdx.x >> 5), min(row + n_tile, last), THREADS // WARP):
-                rotate_head(
-                    head, r, q, k, v, table, keys, values, key_slot, value_slot, key_head, value_head, places, slots,
-                    n_heads, n_kv_heads, k_dim, v_dim, n_pairs, is_neox, q_norm, k_norm, eps,
-                )  # fmt: skip
-                cuda.syncwarp()
+            for i in range(0, n_tile, THREADS // WARP):
+                m = i + (cuda.threadIdx.x >> 5)
+                if m < n_tile and row + m < last:
+                    rotate_head(
+                        head, row + m, q, k, v, table, keys, values, key_slot, value_slot, key_head, value_head, places,
+                        slots, n_heads, n_kv_heads, k_dim, v_dim, n_pairs, is_neox, q_norm, k_norm, eps,
+                    )  # fmt: skip
+                    cuda.syncwarp()
 
     kinds = f"{first_kind.name.lower()}_{second_kind.name.lower()}"
     return _declare(rotated, f"rotated_{kinds}_{n_tile}_{k_format}_{v_format}")
@@ -222,9 +224,9 @@ def _make_combined(kind: GGMLType) -> Kernel:
     return _declare(combined, f"combined_{PACKED[kind].name}_1")
 
 
-def _declare(function: Callable[..., None], name: str) -> Kernel:
+def _declare(function: Callable[..., None], name: str, min_blocks: int = 3) -> Kernel:
     function.__name__ = name
-    return kernel(THREADS, min_blocks=3)(function)
+    return kernel(THREADS, min_blocks=min_blocks)(function)
 
 
 def _makers() -> dict[str, Callable[[], Kernel]]:
