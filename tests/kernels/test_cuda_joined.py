@@ -71,7 +71,9 @@ def test_products_of_one_input_are_one_launch(tmp_path: Path, kinds: tuple[GGMLT
     run_fused(one, tmp_path, "joined", (1, 4, 24, 70) if kinds[0] == F32 else (1, 4))
 
 
-@pytest.mark.parametrize("kind", [GGMLType.Q4_K, GGMLType.Q2_K, F32], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [GGMLType.Q4_K, pytest.param(GGMLType.Q2_K, marks=pytest.mark.slow), F32], ids=lambda kind: kind.name
+)
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_gate_up_and_activation_are_one_launch(tmp_path: Path, kind: GGMLType, is_turned: bool) -> None:
     """Into a product that takes them quantized; where floats are wanted too, of the gate as well, not in prompts."""
