@@ -328,7 +328,7 @@ def test_progress_moves_the_bar_and_the_moon(stage: MakeStage) -> None:
     play(made, act)
 
 
-def test_snapshots_come_at_most_five_times_a_second_and_no_later_than_each_second(stage: MakeStage) -> None:
+def test_snapshots_come_at_most_five_times_a_second_and_no_later_than_every_two_seconds(stage: MakeStage) -> None:
     made = stage("idle")
     taken: list[float] = []
 
@@ -339,13 +339,13 @@ def test_snapshots_come_at_most_five_times_a_second_and_no_later_than_each_secon
     async def act(_: Stage, pilot: Pilot[None]) -> None:
         made.app._snapshot_now = take
         made.app._used_s -= 60.0  # as if drawing had taken a minute of processor time: far over the budget
-        for _ in range(50):
+        for _ in range(100):
             made.now_s += SNAPSHOT_INTERVAL_S
             made.app._tick_in_budget()
             made.app._used_s -= 60.0
         slow_gaps = [later - earlier for earlier, later in pairwise(taken)]
         assert len(slow_gaps) >= 7
-        assert all(1.0 <= gap < 1.0 + 1.5 * SNAPSHOT_INTERVAL_S for gap in slow_gaps)
+        assert all(2.0 <= gap < 2.0 + 1.5 * SNAPSHOT_INTERVAL_S for gap in slow_gaps)
         taken.clear()
         for _ in range(100):  # and where drawing costs nothing
             made.now_s += SNAPSHOT_INTERVAL_S

@@ -18,15 +18,17 @@ import asyncio
 import time
 from collections import deque
 from enum import Enum
+from itertools import chain, groupby
 
 from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Sink, Started, TextDelta, ToolCallDelta
 from phobos.errors import PhobosError
 
-REST_S, LONGEST_REST_S = 0.008, 0.04
+REST_S, LONGEST_REST_S = 0.008, 0.05
 LOOP_SHARE = 0.01
 START_S = 0.05
 HANDOVER_S, HANDOVER_EVERY_S = 0.0005, 0.05
 _DELTAS = (TextDelta, ReasoningDelta, ToolCallDelta)
+_ENDS = (Finished, Failed)
 
 
 class _State(Enum):
@@ -132,7 +134,7 @@ class EventStream:
         """An event arrives; what comes after a choice's end is dropped."""
         if choice not in self._open:
             return
-        if isinstance(event, Finished | Failed):
+        if isinstance(event, _ENDS):
             self._open.discard(choice)
         self._ready.append((choice, event))
         if self._waiter is not None and not self._waiter.done():
@@ -184,22 +186,16 @@ def coalesce(batch: list[tuple[int, Event]]) -> list[tuple[int, Event]]:
     if len(batch) < 2:
         return batch
     joined: list[tuple[int, Event]] = []
-    run: list[Event] = []
-    run_key: tuple[int, type[Event], int] | None = None
-    run_choice = 0
-    for choice, event in batch:
-        key = (choice, type(event), event.index if isinstance(event, ToolCallDelta) else 0)
-        if run and key != run_key:
-            joined.append((run_choice, _join(run)))
-            run = []
-        if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
-            run.append(event)
-            run_key, run_choice = key, choice
-        else:
-            joined.append((choice, event))
-    if run:
-        joined.append((run_choice, _join(run)))
+    for (choice, _, _), run in groupby(batch, _kind_of):
+        events = [event for _, event in run]
+        joined += [(choice, event) for event in ([_join(events)] if isinstance(events[0], _DELTAS) else events)]
     return joined
+
+
+def _kind_of(item: tuple[int, Event]) -> tuple[int, type[Event], int]:
+    """The same for deltas that can be one."""
+    choice, event = item
+    return choice, type(event), event.index if isinstance(event, ToolCallDelta) else 0
 
 
 def _join(run: list[Event]) -> Event:
@@ -209,8 +205,8 @@ def _join(run: list[Event]) -> Event:
         return first
     if isinstance(first, TextDelta):
         texts = [event for event in run if isinstance(event, TextDelta)]
-        logprobs = tuple(entry for event in texts for entry in event.logprobs)
-        return TextDelta("".join(event.text for event in texts), logprobs)
+        logprobs = tuple(chain.from_iterable(event.logprobs for event in texts))
+        return TextDelta("".join([event.text for event in texts]), logprobs)
     if isinstance(first, ReasoningDelta):
         return ReasoningDelta("".join(event.text for event in run if isinstance(event, ReasoningDelta)))
     assert isinstance(first, ToolCallDelta)

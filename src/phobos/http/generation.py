@@ -144,7 +144,7 @@ class Run:
             self.n_open -= 1
             self.place.release_one(choice, self.n_open)
             self._metrics.engine_call.observe(time.monotonic() - self.submitted_s)
-        elif not self._spoke and isinstance(event, TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta):
+        elif not self._spoke and isinstance(event, (TextDelta, ReasoningDelta, ToolCallStart, ToolCallDelta)):
             self._spoke = True
             self._metrics.first_output.observe(time.monotonic() - self.submitted_s)
 

@@ -37,7 +37,7 @@ from phobos.tui.theme import NIGHT, NOON, PLAIN, THEMES, choose_theme, palette_o
 SNAPSHOT_INTERVAL_S = 0.2
 #: What the drawing thread may take of a core while passes run and otherwise, and the slowest it gets for that.
 PASSES_SHARE, IDLE_SHARE = 0.006, 0.04
-SLOWEST_INTERVAL_S = 1.0
+SLOWEST_INTERVAL_S = 2.0
 _LOG_LINES = 1000
 #: They end the server in order, as the keys do.
 CAUGHT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -109,7 +109,7 @@ class PhobosApp(App[None]):
             self.set_interval(SNAPSHOT_INTERVAL_S, self._tick_in_budget)
 
     def _tick_in_budget(self) -> None:
-        """`tick`, unless this thread has used more than its share of a processor: then later, but within a second.
+        """`tick`, unless this thread has used more than its share of a processor: then later, but within two seconds.
 
         The engine's team needs every core; a large terminal is drawn less often rather than at its expense.
         """
