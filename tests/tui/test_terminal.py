@@ -151,6 +151,26 @@ def test_a_signal_stops_the_server_in_order(number: signal.Signals, tmux: Tmux) 
     assert_given_back(tmux, r"stopped 1 time\(s\), failure: None\nrc=0")
 
 
+def test_a_process_that_was_stopped_goes_on_as_before(tmux: Tmux) -> None:
+    """Stopped by a signal that cannot be caught, again and again, it has no thread more than it had."""
+    tmux.start("idle", before="set +m;")
+    tmux.wait("IDLE")
+    process = process_of(tmux)
+    threads = Path(f"/proc/{process}/task")
+    n_threads = len(list(threads.iterdir()))
+    for n_columns in (90, 110):
+        os.kill(process, signal.SIGSTOP)
+        os.kill(process, signal.SIGCONT)
+        tmux("resize-window", "-x", str(n_columns), "-y", "30")
+        tmux.wait(rf"(?m)^╭─ THROUGHPUT ─{{{n_columns - 15}}}╮")
+    until = time.monotonic() + DEADLINE_S
+    while len(list(threads.iterdir())) > n_threads and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(list(threads.iterdir())) == n_threads
+    tmux("send-keys", "q")
+    assert_given_back(tmux, r"stopped 1 time\(s\), failure: None\nrc=0")
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGSEGV)])
 def test_a_killed_or_crashed_process_leaves_a_usable_terminal(number: signal.Signals, tmux: Tmux) -> None:
     tmux.start("idle")

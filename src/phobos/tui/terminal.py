@@ -145,6 +145,13 @@ class TerminalDriver(LinuxDriver):
     def _get_terminal_size(self) -> tuple[int, int]:
         return self._terminal.size()
 
+    def _sigcont_application(self, *_: object) -> None:
+        """Go on after a stop. One that could not be caught (SIGSTOP) has left the terminal to nobody and our threads as
+        they were: they end first, or each stop would add another two."""
+        if self._auto_restart and not self._must_signal_resume:
+            self.suspend_application_mode()
+        super()._sigcont_application()
+
 
 def _watch(stack: contextlib.ExitStack, screen: IO[str]) -> None:
     """Start the shell that puts the terminal back when this process ends without having done so."""
