@@ -57,7 +57,7 @@ check: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet $(CODE)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/python scripts/check_budget.py
+	@$(BIN)/python scripts/checks/check_budget.py
 	@$(BIN)/python scripts/write_cli_docs.py --check
 
 format: $(VENV)/.dev
@@ -69,7 +69,7 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.runtime
 	@$(BIN)/phobos-cli pull smollm2 --if-missing
-	@$(BIN)/python scripts/write_benchmarks.py $(BENCH)
+	@$(BIN)/python scripts/measure/write_benchmarks.py $(BENCH)
 
 referee: $(VENV)/.dev
 	@$(BIN)/phobos-cli pull smollm2 --if-missing

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from phobos.kernels.cpu import features
+from phobos.kernels.cpu.compiling import features
 
 #: What LLVM is told for each path: triple, processor, features.
 TARGETS = {
@@ -80,8 +80,8 @@ def main(path: str, name: str) -> None:
     machine = "aarch64" if TARGETS[path][0].startswith("aarch64") else "x86_64"
     features.CPU = next(p for p in features.paths_of(machine) if p.name == path)  # type: ignore[misc]
     platform.machine = lambda: machine
-    from phobos.kernels.cpu.compiler import find_kernel
-    from phobos.kernels.cpu.emit import optimize, write_module
+    from phobos.kernels.cpu.compiling.compiler import find_kernel
+    from phobos.kernels.cpu.compiling.emit import optimize, write_module
 
     declared = find_kernel(name)
     module = write_module(declared.function, declared.parameters)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from models.tiny_models import make_tokens
 from one_op import join_batches, make_batch
 from phobos.kernels.backend import Backend
-from tiny_models import make_tokens
 
 N = 20
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gguf_writer import random_blocks, write_gguf
+from models.gguf_writer import random_blocks, write_gguf
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
-from phobos.kernels.reference import ReferenceBackend
+from phobos.kernels.reference.backend import ReferenceBackend
 from phobos.program.steps import Buffer, CacheLayer, Embed, Op, Program, StateLayer
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def open_on_ptx(program: Program, gguf: GGUF, limits: BackendLimits) -> Backend:
     """A program on the card that `ptx_card.py` plays, or on a real one whose number is in `PHOBOS_TEST_CARD`."""
     from phobos.kernels.cuda.backend import CudaBackend
     from phobos.kernels.cuda.card import NvidiaCard
-    from ptx_card import PtxCard
+    from ptx.card import PtxCard
 
     number = os.environ.get("PHOBOS_TEST_CARD")
     if number is not None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from models.tiny_models import make_tokens
 from phobos.archs import build_program
 from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
-from tiny_models import make_tokens
 
 N_TOKENS = 560
 
@@ -37,7 +37,7 @@ def run_model(path: Path) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    from phobos.kernels.cpu.features import CPU
+    from phobos.kernels.cpu.compiling.features import CPU
 
     out, *models = sys.argv[1:]
     np.savez(out, path=np.array(CPU.name), **{Path(model).stem: run_model(Path(model)) for model in models})

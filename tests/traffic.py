@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from doubles.scripted_backend import Collector
 from phobos.chat.events import Finished, TextDelta
 from phobos.chat.messages import GenerationRequest
-from scripted_backend import Collector
 
 N_CLIENTS = 6
 

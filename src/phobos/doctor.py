@@ -100,7 +100,7 @@ def check_memory() -> Check:
 
 def check_kernel_cache() -> Check:
     """Where compiled kernels are kept."""
-    from phobos.kernels.cpu.compiler import cache_folder
+    from phobos.kernels.cpu.compiling.compiler import cache_folder
 
     if os.environ.get("PHOBOS_KERNEL_CACHE_DIR") == "":
         return Check(
@@ -152,7 +152,7 @@ def check_model(name: str | None) -> Check:
 
 def cpu_path() -> str:
     """The name of the instruction path kernels are compiled for."""
-    from phobos.kernels.cpu.features import CPU
+    from phobos.kernels.cpu.compiling.features import CPU
 
     return CPU.name
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from phobos import machine
 from phobos.archs import build_program
-from phobos.engine.archive import choose_archive_bytes
+from phobos.engine.slots.archive import choose_archive_bytes
 from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import BackendLimits
-from phobos.kernels.capacity import cache_row_bytes, plan_limits, state_bytes
 from phobos.kernels.cpu.layout import float_stride, thread_scratch_bytes
-from phobos.kernels.cpu.lower import Limits, buffer_sizes
+from phobos.kernels.cpu.lowering.lower import Limits, buffer_sizes
 from phobos.kernels.cpu.packing import slice_bytes
 from phobos.kernels.cpu.weights import describe_program
+from phobos.kernels.placing.capacity import cache_row_bytes, plan_limits, state_bytes
 from phobos.program.steps import Program
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes

@@ -16,7 +16,7 @@ from typing import TextIO
 from phobos.counters import Counters, LoadProgress
 from phobos.engine.engine import Engine
 from phobos.engine.model import Model, load_model
-from phobos.engine.store import Folder, Store
+from phobos.engine.slots.store import Folder, Store
 from phobos.errors import PhobosError
 from phobos.kernels.backend import cache_bound
 from phobos.settings import EngineSettings

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gguf_writer import write_gguf
+from models.gguf_writer import write_gguf
+from models.tiny_models import N_VOCAB, RECIPES, Recipe, make_metadata, make_weights
 from phobos.archs import build_program
 from phobos.errors import FileError, UnsupportedModelError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.program.steps import Attention, Glu, Program, RopeTable, RotateStore, SoftCap, reads_of, writes_of
-from tiny_models import N_VOCAB, RECIPES, Recipe, make_metadata, make_weights
 
 F32 = GGMLType.F32
 

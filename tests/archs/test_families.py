@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from family_models import FAMILIES, make_metadata, make_weights, write_family_model
-from gguf_writer import write_gguf
 from golden import values
+from models.family_models import FAMILIES, make_metadata, make_weights, write_family_model
+from models.gguf_writer import write_gguf
+from models.tiny_models import make_tokens
 from one_op import join_batches, make_batch
 from phobos.archs import build_program
 from phobos.errors import UnsupportedModelError
@@ -18,9 +19,8 @@ from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import Backend, BackendLimits
 from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.model_info import layer_kinds
-from phobos.kernels.reference import ReferenceBackend
+from phobos.kernels.reference.backend import ReferenceBackend
 from phobos.program.steps import reads_of, writes_of
-from tiny_models import make_tokens
 
 TOLERANCE = 1e-3
 #: Relatives of families that ordinary runs cover: all of them run with `-m slow`.

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from golden import accuracy, values
+from models.tiny_models import RECIPES, make_tokens, write_tiny_model
 from one_op import make_batch
 from phobos.archs import build_program
 from phobos.gguf.reader import open_gguf
 from phobos.gguf.tokenizer import load_tokenizer
 from phobos.kernels.backend import Backend, BackendLimits
 from phobos.kernels.cpu.backend import CpuBackend
-from phobos.kernels.reference import ReferenceBackend
-from tiny_models import RECIPES, make_tokens, write_tiny_model
+from phobos.kernels.reference.backend import ReferenceBackend
 
 # The referee computes GELU through a table of halves, which costs gemma3 its last digits.
 REFERENCE_TOLERANCE = {"llama": 1e-4, "qwen2": 1e-4, "gemma3": 5e-4}

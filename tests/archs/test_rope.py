@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gguf_writer import write_gguf
+from models.gguf_writer import write_gguf
 from phobos.errors import UnsupportedModelError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phobos.chat.dialects import DIALECTS, choose_dialect, knows_reasoning
-from phobos.chat.dialects.plain import PLAIN
+from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.dialects.scanner import Scanner
 from phobos.chat.messages import ToolSpec
 from reading import Answer, cut_every, fold, read

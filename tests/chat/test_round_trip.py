@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from models.small_vocabulary import shared_files
 from phobos.chat.messages import Message, ToolCall, ToolSpec
 from phobos.chat.template import ChatTemplate, fit_dialect
 from reading import cut_every, read
-from small_vocabulary import shared_files
 from template_conversations import BOS, EOS, USER, result
 
 TOOLS = (

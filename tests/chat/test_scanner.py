@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from phobos.chat.dialects import DIALECTS
-from phobos.chat.dialects.gemma import GEMMA
-from phobos.chat.dialects.harmony import HARMONY
-from phobos.chat.dialects.hermes import HERMES
-from phobos.chat.dialects.json_families import COHERE, COHERE_TEXT
-from phobos.chat.dialects.llama3 import LLAMA3
-from phobos.chat.dialects.mistral import MISTRAL_ARGS
+from phobos.chat.dialects.families.gemma import GEMMA
+from phobos.chat.dialects.families.harmony import HARMONY
+from phobos.chat.dialects.families.hermes import HERMES
+from phobos.chat.dialects.families.json_families import COHERE, COHERE_TEXT
+from phobos.chat.dialects.families.llama3 import LLAMA3
+from phobos.chat.dialects.families.mistral import MISTRAL_ARGS
 from phobos.chat.dialects.scanner import Scanner
 from phobos.chat.events import ToolCallDelta, ToolCallStart
 from phobos.chat.messages import ToolSpec
@@ -145,7 +145,7 @@ def test_arguments_come_as_they_are_written() -> None:
 
 def test_ids_are_unique_and_written_ones_are_kept() -> None:
     text = "".join(f"[TOOL_CALLS]f[CALL_ID]{call_id}[ARGS]{{}}" for call_id in ("abcdefghi", "abcdefghi", "taken1234"))
-    from phobos.chat.dialects.mistral import MISTRAL_IDS
+    from phobos.chat.dialects.families.mistral import MISTRAL_IDS
 
     scanner = Scanner(MISTRAL_IDS, (F,), used_ids=["taken1234"])
     starts = [e for piece in scanner.push(text) for e in getattr(piece, "events", ()) if isinstance(e, ToolCallStart)]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from models.small_vocabulary import shared_files, shared_folder
 from phobos.chat.messages import Message, ToolSpec
 from phobos.chat.template import ChatTemplate, fit_dialect
-from small_vocabulary import shared_files, shared_folder
 from template_conversations import BOS, CALL, CONVERSATIONS, EOS, WEATHER, calling, result
 
 EXPECTED = json.loads((Path(__file__).parents[1] / "golden" / "template_renderings.json").read_text())

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from models.small_vocabulary import CHATML_TOKENS, CONTROL, USER_DEFINED, bpe_tokenizer
 from phobos.chat.control_text import ControlText
 from phobos.chat.messages import GenerationRequest, Message, ToolCall, ToolSpec
 from phobos.chat.named_templates import CHATML
 from phobos.chat.template import ChatTemplate, encode_prompt, make_template
 from phobos.errors import RequestError
 from phobos.gguf.tokenizer import Tokenizer
-from small_vocabulary import CHATML_TOKENS, CONTROL, USER_DEFINED, bpe_tokenizer
 
 EXTRA = (*CHATML_TOKENS, ("<think>", USER_DEFINED), ("<tool_response>", USER_DEFINED), ("  ", USER_DEFINED))
 TOKENIZER = bpe_tokenizer(EXTRA, merges=("h e", "he l", "> Ċ"))

@@ -24,7 +24,7 @@ END = os.environ.get("SCRIPTED_END", "well")
 
 def start_engine(settings: EngineSettings, counters: Counters, report: Any) -> Any:
     """Stand in for `runtime.start_engine`."""
-    from scripted_engine import ScriptedEngine, ScriptedModel, endless, parrot
+    from doubles.scripted_engine import ScriptedEngine, ScriptedModel, endless, parrot
 
     report(LoadProgress("packing weights", 0.5, "blk.0"))
     time.sleep(LOAD_S)

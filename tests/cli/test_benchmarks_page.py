@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "write_benchmarks.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "measure" / "write_benchmarks.py"
 RESULTS = [
     {
         "run": "pp512",
@@ -101,7 +101,7 @@ def test_a_model_is_asked_for_what_was_given(script: Any, monkeypatch: pytest.Mo
 
 
 def test_types_can_be_measured() -> None:
-    script = SCRIPT.with_name("measure_types.py")
+    script = SCRIPT.with_name("tensor_types.py")
     done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

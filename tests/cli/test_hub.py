@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from doubles.stand_in_hub import StandInHub, serve_hub
 from phobos import hub, library
 from phobos.errors import DownloadError, UsageError
-from stand_in_hub import StandInHub, serve_hub
 
 MODEL = bytes(range(256)) * 1200
 NAME = "hf:maker/tiny-GGUF"

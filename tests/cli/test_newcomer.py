@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from command_line import CommandLine
-from gguf_writer import write_gguf
+from models.gguf_writer import write_gguf
+from models.tiny_models import RECIPES, make_metadata, write_tiny_model
 from phobos import cli, machine, plan
 from phobos.commands.flags import FURTHER_VARIABLES
 from phobos.gguf.quants import GGMLType
 from phobos.settings import EngineSettings
-from tiny_models import RECIPES, make_metadata, write_tiny_model
 
 Call = Callable[..., "subprocess.CompletedProcess[str]"]
 

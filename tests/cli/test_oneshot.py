@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from doubles.scripted_engine import ScriptedEngine, ScriptedModel, finished, parrot, say
 from phobos import oneshot
 from phobos.chat.events import Event, Failed, ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta, ToolCallStart
 from phobos.chat.messages import GenerationRequest
 from phobos.errors import PhobosError, RequestError, UnavailableError, UsageError
 from phobos.oneshot import Question
 from phobos.settings import EngineSettings, SamplingDefaults
-from scripted_engine import ScriptedEngine, ScriptedModel, finished, parrot, say
 
 SETTINGS = EngineSettings(Path("m.gguf"))
 Capture = pytest.CaptureFixture[str]
@@ -145,7 +145,7 @@ def test_an_interrupt_cancels(start: Start, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(KeyboardInterrupt):
         oneshot.answer(SETTINGS, Question("hi"))
     assert len(engine.submitted) == 1
-    from scripted_engine import eventually
+    from doubles.scripted_engine import eventually
 
     assert eventually(lambda: engine.cancelled == 1)
 

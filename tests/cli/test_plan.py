@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from family_models import FAMILIES, write_family_model
 from golden.values import find_model
+from models.family_models import FAMILIES, write_family_model
+from models.tiny_models import PACKED_TYPES, RECIPES, write_tiny_model
 from phobos.archs import build_program
 from phobos.commands.inspect import summary
 from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.inspection import inspect_file
-from phobos.kernels.opening import open_backend
+from phobos.kernels.placing.opening import open_backend
 from phobos.plan import make_plan
 from phobos.settings import EngineSettings
-from tiny_models import PACKED_TYPES, RECIPES, write_tiny_model
 
 MODELS = (
     "SmolLM2-135M-Instruct-Q4_1.gguf",

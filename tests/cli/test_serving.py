@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
+from doubles.scripted_engine import RawClient, chat
 from phobos import serving
-from scripted_engine import RawClient, chat
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("serve_scripted.py"))]
 
@@ -178,7 +178,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, model: Path) -> None:
 
 
 def encode_chat() -> bytes:
-    from scripted_engine import encode
+    from doubles.scripted_engine import encode
 
     return encode("POST", "/v1/chat/completions", chat("go", stream=True))
 

@@ -14,7 +14,7 @@ import pexpect
 import pytest
 
 from command_line import CommandLine
-from tiny_models import RECIPES, write_tiny_model
+from models.tiny_models import RECIPES, write_tiny_model
 
 PROGRAM = [str(Path(__file__).with_name("serve_scripted.py"))]
 CLI = ["-m", "phobos.cli"]

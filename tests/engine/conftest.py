@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from doubles.scripted_backend import Collector, ScriptedBackend, ScriptedTokenizer, make_model
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.counters import Counters
-from phobos.engine import lookahead
 from phobos.engine.engine import Engine
+from phobos.engine.speculative import lookahead
 from phobos.engine.tickets import Ticket
-from scripted_backend import Collector, ScriptedBackend, ScriptedTokenizer, make_model
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 

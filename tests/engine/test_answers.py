@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from doubles.scripted_backend import END, Collector, ScriptedBackend, ScriptedTokenizer, make_model
 from phobos.chat.events import Failed, Finished, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 from phobos.chat.messages import GenerationRequest, Message, OutputFormat, SamplingParams, ToolChoice, ToolSpec
 from phobos.chat.template import ChatTemplate
 from phobos.counters import Counters
-from phobos.engine import lookahead
-from phobos.engine.answers import Answers, choose_answers
+from phobos.engine.constrained.answers import Answers, choose_answers
 from phobos.engine.engine import Engine
+from phobos.engine.speculative import lookahead
 from phobos.errors import RequestError
-from scripted_backend import END, Collector, ScriptedBackend, ScriptedTokenizer, make_model
 from walking import ENDINGS
 
 SOURCE = (

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, SlotView, count_common, is_worth_waiting, plan_reuse
+from phobos.engine.slots.cache import (
+    HOLD_TOKENS,
+    ReusePlan,
+    Slots,
+    SlotView,
+    count_common,
+    is_worth_waiting,
+    plan_reuse,
+)
 
 tokens = st.lists(st.integers(0, 2), max_size=12)
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=12)

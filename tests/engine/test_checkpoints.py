@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from phobos.engine.cache import ReusePlan, Slots, SlotView, is_worth_waiting, plan_reuse
-from phobos.engine.checkpoints import KEPT, Checkpoints
 from phobos.engine.prompts import TAIL
+from phobos.engine.slots.cache import ReusePlan, Slots, SlotView, is_worth_waiting, plan_reuse
+from phobos.engine.slots.checkpoints import KEPT, Checkpoints
 
 MakeBench = Callable[..., Any]
 

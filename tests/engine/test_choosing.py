@@ -11,7 +11,7 @@ import pytest
 
 from phobos.chat.messages import SamplingParams
 from phobos.kernels.backend import find_best
-from phobos.kernels.cpu.rows import Chain, RowKernels
+from phobos.kernels.sampling import Chain, RowKernels
 
 MakeBench = Callable[..., Any]
 GREEDY = SamplingParams(temperature=0.0)

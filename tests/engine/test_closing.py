@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 
 from phobos.chat.dialects import DIALECTS
-from phobos.chat.dialects.hermes import HERMES
-from phobos.chat.dialects.plain import PLAIN
+from phobos.chat.dialects.families.hermes import HERMES
+from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.messages import GenerationRequest, OutputFormat, ToolChoice, ToolSpec
-from phobos.engine import closing
-from phobos.engine.closing import JsonState, classify, count_names
-from phobos.engine.grammar import Grammars
+from phobos.engine.constrained import closing
+from phobos.engine.constrained.closing import JsonState, classify, count_names
+from phobos.engine.constrained.grammar import Grammars
 from walking import MarkerVocabulary, check_calls, walk
 
 CHAIN = {

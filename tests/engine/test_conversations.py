@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from family_models import FAMILIES, write_family_model
+from doubles.scripted_backend import Collector
+from models.family_models import FAMILIES, write_family_model
+from models.tiny_models import RECIPES, write_tiny_model
 from phobos import counters
 from phobos.chat.events import Finished, TextDelta
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.engine.engine import Engine
 from phobos.runtime import start_engine
 from phobos.settings import EngineSettings
-from scripted_backend import Collector
-from tiny_models import RECIPES, write_tiny_model
 
 Open = Callable[..., Engine]
 N_VOCAB = 280

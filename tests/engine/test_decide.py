@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubles.scripted_backend import Collector
 from phobos.chat.events import Failed, Finished, Scores, Started
 from phobos.chat.messages import GenerationRequest, SamplingParams, ScoreRequest
-from phobos.engine.decide import Decision, Question, decide, plan_decision, plan_paths
+from phobos.decide import Decision, Question, decide, plan_decision, plan_paths
 from phobos.errors import ContextLengthError, UnavailableError
-from scripted_backend import Collector
 
 LETTERS = [*'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:-\n {}",.?', "yes", "no"]
 

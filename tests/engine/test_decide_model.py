@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phobos.counters import Counters
-from phobos.engine.decide import NOUL_LABELS, Answer, Decision, Question, decide
+from phobos.decide import NOUL_LABELS, Answer, Decision, Question, decide
 from phobos.engine.engine import Engine
 from phobos.engine.model import load_model
 from phobos.settings import EngineSettings

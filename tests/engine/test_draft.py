@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from gguf_writer import write_gguf
+from doubles.scripted_backend import ScriptedBackend
+from models.gguf_writer import write_gguf
+from models.tiny_models import RECIPES, make_metadata, make_weights, write_tiny_model
 from phobos.chat.messages import SamplingParams
-from phobos.engine import lookahead
-from phobos.engine.draft import N_AT_ONCE, check_draft, open_draft
+from phobos.engine.speculative import lookahead
+from phobos.engine.speculative.draft import N_AT_ONCE, check_draft, open_draft
 from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import BackendLimits
 from phobos.settings import EngineSettings
-from scripted_backend import ScriptedBackend
-from tiny_models import RECIPES, make_metadata, make_weights, write_tiny_model
 
 MakeBench = Callable[..., Any]
 GuessWildly = Callable[[random.Random], None]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gguf_writer import write_gguf
 from golden import values
+from models.gguf_writer import write_gguf
+from models.tiny_models import RECIPES, Recipe, embedder, make_metadata, make_tokens, make_weights, write_tiny_model
 from phobos.archs import build_program
 from phobos.chat.events import Embedded, Event, Failed, Finished, Started
 from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
@@ -25,7 +26,6 @@ from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.program.steps import Attention
 from phobos.settings import EngineSettings
-from tiny_models import RECIPES, Recipe, embedder, make_metadata, make_tokens, make_weights, write_tiny_model
 
 TEXTS = [tuple(make_tokens(n, seed=n).tolist()) for n in values.EMBEDDED_LENGTHS]
 

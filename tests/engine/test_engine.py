@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from doubles.scripted_backend import BOS, END, Collector
 from phobos.chat.events import Failed, Finished, PromptLogprobs, Started, TextDelta
 from phobos.chat.messages import OutputFormat, SamplingParams, ToolSpec
 from phobos.errors import ContextLengthError, RequestError, UnavailableError
-from scripted_backend import BOS, END, Collector
 
 MakeBench = Callable[..., Any]
 

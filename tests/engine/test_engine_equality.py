@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from doubles.scripted_backend import Collector
 from phobos.chat.messages import GenerationRequest, SamplingParams
-from scripted_backend import Collector
 from traffic import content, run_clients
 
 MakeBench = Callable[..., Any]

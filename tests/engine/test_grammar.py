@@ -11,14 +11,14 @@ import jsonschema
 import pytest
 
 from phobos.chat.dialects import DIALECTS
-from phobos.chat.dialects.harmony import HARMONY
-from phobos.chat.dialects.hermes import HERMES
-from phobos.chat.dialects.llama3 import LLAMA3
-from phobos.chat.dialects.plain import PLAIN
+from phobos.chat.dialects.families.harmony import HARMONY
+from phobos.chat.dialects.families.hermes import HERMES
+from phobos.chat.dialects.families.llama3 import LLAMA3
+from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.messages import GenerationRequest, OutputFormat, ToolChoice, ToolSpec
 from phobos.chat.tool_schemas import normalise_parameters
-from phobos.engine.binding import Binding
-from phobos.engine.grammar import Grammars
+from phobos.engine.constrained.binding import Binding
+from phobos.engine.constrained.grammar import Grammars
 from phobos.errors import RequestError
 from walking import MarkerVocabulary, Walk, allowed, check_calls, walk
 

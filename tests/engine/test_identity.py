@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from models.tiny_models import RECIPES, write_tiny_model
 from phobos.counters import CardInfo
-from phobos.engine.identity import identify, identify_model
-from phobos.engine.slot_files import Identity
+from phobos.engine.slots.identity import identify, identify_model
+from phobos.engine.slots.slot_files import Identity
 from phobos.gguf.reader import open_gguf
 from phobos.settings import EngineSettings
-from tiny_models import RECIPES, write_tiny_model
 
 
 def identity_of(path: Path, features: str = "avx2", **settings: str) -> Identity:

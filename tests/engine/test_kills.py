@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from saving_server import ask, make_prompts, open_engine
-from tiny_models import PACKED_TYPES, RECIPES, write_tiny_model
+from doubles.saving_server import ask, make_prompts, open_engine
+from models.tiny_models import PACKED_TYPES, RECIPES, write_tiny_model
 
 TESTS = Path(__file__).parents[1]
 
@@ -42,7 +42,7 @@ def test_kills_while_saving(model: Path, cold: list[str], tmp_path: Path, seed: 
     n_cut = n_kept = n_named = 0
     for i in range(10):
         child = subprocess.Popen(
-            [sys.executable, str(TESTS / "saving_server.py"), str(model), str(tmp_path), str(rng.random())[2:8]],
+            [sys.executable, "-m", "doubles.saving_server", str(model), str(tmp_path), str(rng.random())[2:8]],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS)])},

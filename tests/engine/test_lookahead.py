@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from phobos.chat.messages import SamplingParams
 from phobos.engine.costs import PassCosts
-from phobos.engine.guesses import Guess, Record
-from phobos.engine.lookahead import MOST, START, plan_lengths
-from phobos.engine.lookup import Lookup
+from phobos.engine.speculative.guesses import Guess, Record
+from phobos.engine.speculative.lookahead import MOST, START, plan_lengths
+from phobos.engine.speculative.lookup import Lookup
 
 MakeBench = Callable[..., Any]
 GuessWildly = Callable[[random.Random], None]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.scripted_backend import Collector
 from phobos.chat.events import Finished
 from phobos.chat.messages import GenerationRequest, Message, SamplingParams
 from phobos.counters import Counters, LoadProgress
@@ -15,7 +16,6 @@ from phobos.engine.engine import Engine
 from phobos.engine.model import load_model
 from phobos.errors import ContextLengthError
 from phobos.settings import EngineSettings
-from scripted_backend import Collector
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 NAME = "SmolLM2-135M-Instruct-Q4_1.gguf"

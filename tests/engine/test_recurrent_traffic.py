@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from family_models import FAMILIES, write_family_model
+from doubles.scripted_backend import Collector, ScriptedTokenizer, make_model
+from models.family_models import FAMILIES, write_family_model
+from models.tiny_models import N_VOCAB
 from phobos.archs import build_program
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.counters import Counters
@@ -17,8 +19,6 @@ from phobos.engine.engine import Engine
 from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cpu.backend import CpuBackend
-from scripted_backend import Collector, ScriptedTokenizer, make_model
-from tiny_models import N_VOCAB
 
 PIECES = [chr(0x4E00 + i) for i in range(N_VOCAB - 2)]
 N_CTX = 200

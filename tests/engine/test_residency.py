@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubles.scripted_backend import ROW_BYTES, Collector
 from phobos.chat.events import Started
-from phobos.engine.archive import MOST_BYTES, Archive, choose_archive_bytes
-from phobos.engine.cache import HOLD_TOKENS
+from phobos.engine.slots.archive import MOST_BYTES, Archive, choose_archive_bytes
+from phobos.engine.slots.cache import HOLD_TOKENS
 from phobos.settings import EngineSettings
-from scripted_backend import ROW_BYTES, Collector
 
 MakeBench = Callable[..., Any]
 ARCHIVED_ROW = ROW_BYTES + 4  # and its token

@@ -8,7 +8,7 @@ import pytest
 from phobos.chat.messages import SamplingParams
 from phobos.engine.model import read_sampling
 from phobos.engine.sampler import Sampler, TokenCounts, derive_key, read_logprobs, resolve_sampling
-from phobos.kernels.cpu.rows import RowKernels
+from phobos.kernels.sampling import RowKernels
 from phobos.settings import SamplingDefaults
 
 

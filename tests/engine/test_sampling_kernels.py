@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from naive_sampling import adjust, candidates, probabilities, uniform
-from phobos.kernels.cpu.rows import Chain, RowKernels
+from phobos.kernels.sampling import Chain, RowKernels
 
 KEY = 0x1234567890ABCDEF
 

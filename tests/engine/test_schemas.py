@@ -8,7 +8,7 @@ import pytest
 
 from phobos.chat.dialects import lark
 from phobos.chat.messages import ToolSpec
-from phobos.engine.schemas import MAX_DEPTH, close_objects, find_fault, resolve
+from phobos.engine.constrained.schemas import MAX_DEPTH, close_objects, find_fault, resolve
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
 

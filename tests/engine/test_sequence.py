@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubles.scripted_backend import BOS, END, Collector, ScriptedTokenizer
 from phobos.chat.dialects.scanner import Consumed, Content
 from phobos.chat.events import (
     Finished,
@@ -23,8 +24,7 @@ from phobos.chat.events import (
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.engine.sampler import Logprobs, Sampler, resolve_sampling
 from phobos.engine.sequence import Admission, Sequence
-from phobos.kernels.cpu.rows import RowKernels
-from scripted_backend import BOS, END, Collector, ScriptedTokenizer
+from phobos.kernels.sampling import RowKernels
 
 LETTERS = ScriptedTokenizer(
     [*"ABCDEFGHIJ", "lo wor", "Hel", "ld", b"\xf0", b"\x9f\x98", b"\x80", "é", "<t>", "</t>", " "]

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from phobos.counters import Counters
-from phobos.engine.archive import Archived
 from phobos.engine.engine import Engine
-from phobos.engine.slot_files import Identity, read_head, read_slot_file, write_slot_file
-from phobos.engine.store import KEPT_FOLDER, Folder, Store
+from phobos.engine.slots.archive import Archived
+from phobos.engine.slots.slot_files import Identity, read_head, read_slot_file, write_slot_file
+from phobos.engine.slots.store import KEPT_FOLDER, Folder, Store
 from phobos.errors import FileError, RequestError, UnavailableError, UsageError
 
 MakeBench = Callable[..., Any]
@@ -213,7 +213,7 @@ def test_a_full_disk_is_left_in_peace(folder: Folder, monkeypatch: pytest.Monkey
     def full(*arguments: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("phobos.engine.store.write_slot_file", full)
+    monkeypatch.setattr("phobos.engine.slots.store.write_slot_file", full)
     put(store, "a" * 40)
     assert (store.n_failed, store.can_write, len(store)) == (1, False, 0)
 
@@ -224,7 +224,7 @@ def test_a_full_disk_is_left_in_peace(folder: Folder, monkeypatch: pytest.Monkey
 @pytest.fixture
 def restart(make_bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """`restart()`: a server with a store over the folder; the one before it, if it runs, is ended."""
-    monkeypatch.setattr("phobos.engine.residency.SETTLE_S", 0.01)
+    monkeypatch.setattr("phobos.engine.slots.residency.SETTLE_S", 0.01)
     benches: list[Any] = []
 
     def start(identity: Identity = OURS, **options: Any) -> Any:

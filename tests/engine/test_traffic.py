@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from doubles.scripted_backend import Collector
 from phobos.chat.messages import GenerationRequest, Message, OutputFormat, SamplingParams
 from phobos.counters import Counters
 from phobos.engine.engine import Engine
 from phobos.engine.model import load_model
 from phobos.settings import EngineSettings
-from scripted_backend import Collector
 from traffic import content, run_clients
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]

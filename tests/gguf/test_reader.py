@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from gguf_writer import part_path, write_gguf
+from models.gguf_writer import part_path, write_gguf
 from phobos.errors import FileError
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.gguf.reader import GGUF, TensorInfo, open_gguf

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gguf_writer import gguf_bytes, header_bytes, key_bytes, part_path, string_bytes, tensor_bytes, write_gguf
+from models.gguf_writer import gguf_bytes, header_bytes, key_bytes, part_path, string_bytes, tensor_bytes, write_gguf
 from phobos.errors import FileError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf

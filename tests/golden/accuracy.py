@@ -24,7 +24,7 @@ from phobos.gguf.reader import open_gguf
 from phobos.gguf.tokenizer import load_tokenizer
 from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
-from phobos.kernels.reference import ReferenceBackend
+from phobos.kernels.reference.backend import ReferenceBackend
 
 N_TOKENS = 512
 CACHES = ("f16", "q8_0")

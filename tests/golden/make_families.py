@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from family_models import FAMILIES, write_family_model
 from golden import values
-from tiny_models import make_tokens
+from models.family_models import FAMILIES, write_family_model
+from models.tiny_models import make_tokens
 
 
 def make_family(name: str, folder: Path) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from golden import values
-from tiny_models import RECIPES, embedder, make_tokens, write_tiny_model
+from models.tiny_models import RECIPES, embedder, make_tokens, write_tiny_model
 
 
 def make_tiny_values() -> None:

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from doubles.scripted_engine import RawClient, Reply, Script, ScriptedEngine, ScriptedModel, parrot
 from phobos.counters import Counters
 from phobos.http.listener import Listener
 from phobos.settings import ServeSettings
-from scripted_engine import RawClient, Reply, Script, ScriptedEngine, ScriptedModel, parrot
 
 
 @dataclass

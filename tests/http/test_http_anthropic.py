@@ -8,6 +8,7 @@ from dataclasses import replace
 import anthropic
 import pytest
 
+from doubles.scripted_engine import encode, endless, eventually, finished, parrot, say, with_slots
 from phobos.chat.events import (
     Failed,
     Finished,
@@ -19,7 +20,6 @@ from phobos.chat.events import (
     Usage,
 )
 from phobos.errors import PhobosError
-from scripted_engine import encode, endless, eventually, finished, parrot, say, with_slots
 
 HELLO = [{"role": "user", "content": "hello there"}]
 WEATHER = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phobos.errors import RequestError
-from phobos.http.openai import parse_completion
+from phobos.http.protocols.openai import parse_completion
 from phobos.settings import ServeSettings
 
 

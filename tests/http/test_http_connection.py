@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phobos.chat.events import TextDelta
-from scripted_engine import (
+from doubles.scripted_engine import (
     RawClient,
     chat,
     encode,
@@ -22,6 +21,7 @@ from scripted_engine import (
     say,
     with_slots,
 )
+from phobos.chat.events import TextDelta
 
 CHAT = "/v1/chat/completions"
 

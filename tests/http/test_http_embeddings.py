@@ -9,9 +9,9 @@ import numpy as np
 import openai
 import pytest
 
+from doubles.scripted_engine import embed_bytes, finished, with_slots
 from phobos.chat.events import Embedded
-from phobos.http.vectors import normalize
-from scripted_engine import embed_bytes, finished, with_slots
+from phobos.http.protocols.vectors import normalize
 
 MODEL = with_slots(2, embeds=True, template=None, supports_tools=False)
 

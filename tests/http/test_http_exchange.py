@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from phobos.http.exchange import BodyEnd, BodyPiece, Exchange, Malformed, PeerClosed, State
-from phobos.http.wire import RequestHead
+from phobos.http.transport.exchange import BodyEnd, BodyPiece, Exchange, Malformed, PeerClosed, State
+from phobos.http.transport.wire import RequestHead
 
 GET = b"GET /health?x=1 HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"

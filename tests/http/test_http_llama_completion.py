@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from doubles.scripted_engine import finished, parrot, say, with_slots
 from phobos.chat.events import Failed, TextDelta, TokenLogprob
 from phobos.errors import PhobosError
-from phobos.http.llama_completion import MAX_PREDICT
-from scripted_engine import finished, parrot, say, with_slots
+from phobos.http.protocols.llama_completion import MAX_PREDICT
 
 
 def ask(server, prompt="a b c", **fields):

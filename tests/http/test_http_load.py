@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from doubles.scripted_engine import RawClient, chat, encode, eventually, finished, with_slots
 from phobos.chat.events import TextDelta
-from scripted_engine import RawClient, chat, encode, eventually, finished, with_slots
 
 CHAT = "/v1/chat/completions"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from doubles.scripted_engine import chat, encode, endless, eventually, say, with_slots
 from phobos.chat.events import Failed
 from phobos.errors import PhobosError
-from scripted_engine import chat, encode, endless, eventually, say, with_slots
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
 

@@ -7,9 +7,9 @@ import asyncio
 import openai
 import pytest
 
+from doubles.scripted_engine import chat, encode, endless, eventually, parrot, say, with_slots
 from phobos.chat.events import Failed, TextDelta, ToolCallDelta, ToolCallStart
 from phobos.errors import PhobosError
-from scripted_engine import chat, encode, endless, eventually, parrot, say, with_slots
 
 HELLO = [{"role": "user", "content": "hello there"}]
 
@@ -87,7 +87,7 @@ def test_tools(serve, client_of):
     def script(request, tokens, choice):
         yield ToolCallStart(0, "call_1", request.tools[0].name)
         yield ToolCallDelta(0, '{"city": "Paris"}')
-        from scripted_engine import finished
+        from doubles.scripted_engine import finished
 
         yield finished(tokens, 4, "tool_calls")
 

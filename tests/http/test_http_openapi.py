@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from phobos.http.embeddings import EmbeddingFields, LlamaEmbeddingFields
-from phobos.http.openai import ChatFields, CompletionFields
+from doubles.scripted_engine import with_slots
+from phobos.http.protocols.embeddings import EmbeddingFields, LlamaEmbeddingFields
+from phobos.http.protocols.openai import ChatFields, CompletionFields
 from phobos.http.routes import _TABLE
-from scripted_engine import with_slots
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is in the dev extra")
 yaml = pytest.importorskip("yaml", reason="schemathesis brings PyYAML")

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from doubles.scripted_engine import chat, encode, endless, eventually, finished, parrot, say, with_slots
 from phobos.chat.events import Failed, TextDelta
 from phobos.errors import FileError, PhobosError, UnavailableError
 from phobos.http import generation
 from phobos.http.admission import Want, plan_admissions
-from scripted_engine import chat, encode, endless, eventually, finished, parrot, say, with_slots
 
 CHAT = "/v1/chat/completions"
 

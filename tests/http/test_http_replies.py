@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from doubles.scripted_engine import chat, endless, eventually, finished, say, with_slots
 from phobos.chat.events import (
     Finished,
     PromptLogprobs,
@@ -15,7 +16,6 @@ from phobos.chat.events import (
     ToolCallStart,
     Usage,
 )
-from scripted_engine import chat, endless, eventually, finished, say, with_slots
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -293,7 +293,7 @@ def test_a_completion_stream_reports_usage(serve):
 
 def test_a_client_that_leaves_a_pair_stops_both(serve):
     server = serve(endless(), with_slots(2))
-    from scripted_engine import encode
+    from doubles.scripted_engine import encode
 
     with server.connect() as client:
         client.send(encode("POST", CHAT, chat(n=2, stream=True)))

@@ -7,6 +7,7 @@ import json
 import openai
 import pytest
 
+from doubles.scripted_engine import finished, parrot, say, with_slots
 from phobos.chat.events import (
     Failed,
     Finished,
@@ -19,7 +20,6 @@ from phobos.chat.events import (
     Usage,
 )
 from phobos.errors import PhobosError
-from scripted_engine import finished, parrot, say, with_slots
 
 WEATHER = {
     "type": "function",

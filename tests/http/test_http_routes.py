@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripted_engine import chat
+from doubles.scripted_engine import chat
 
 
 def test_a_plain_chat(serve):

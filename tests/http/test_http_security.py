@@ -8,13 +8,13 @@ import socket
 
 import pytest
 
+from doubles.scripted_engine import chat
 from phobos.counters import Counters
 from phobos.errors import PhobosError, UsageError
-from phobos.http.addresses import Address, bind_socket, check_exposed, parse_address
 from phobos.http.listener import Listener
-from phobos.http.security import build_guard, host_name
+from phobos.http.transport.addresses import Address, bind_socket, check_exposed, parse_address
+from phobos.http.transport.security import build_guard, host_name
 from phobos.settings import ServeSettings
-from scripted_engine import chat
 
 CHAT = "/v1/chat/completions"
 

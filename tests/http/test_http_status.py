@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from doubles.scripted_engine import chat, encode, endless, eventually, with_slots
 from phobos.counters import RequestInfo, SlotInfo
-from scripted_engine import chat, encode, endless, eventually, with_slots
 
 
 def test_models(serve):

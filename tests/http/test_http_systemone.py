@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from doubles.scripted_engine import chance, encode, endless, eventually, finished, with_slots
 from phobos.chat.events import Failed, Scores
 from phobos.errors import PhobosError
-from phobos.http.systemone import round_shares
-from scripted_engine import chance, encode, endless, eventually, finished, with_slots
+from phobos.http.protocols.systemone import round_shares
 
 NOUL = {"type": "noul", "instructions": "Is it urgent?"}
 CHOICE = {

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from doubles.scripted_engine import chat, with_slots
 from phobos.chat.messages import OutputFormat
 from phobos.errors import RequestError
-from phobos.http.fields import ignored_header
-from phobos.http.openai import parse_chat, parse_output
+from phobos.http.protocols.fields import ignored_header
+from phobos.http.protocols.openai import parse_chat, parse_output
 from phobos.settings import ServeSettings
-from scripted_engine import chat, with_slots
 
 CHAT = "/v1/chat/completions"
 

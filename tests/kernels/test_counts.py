@@ -1,4 +1,4 @@
-"""What `scripts/count_passes.py` counts: a decode pass of the 1.5B's shapes moves little beside the file's weights."""
+"""What `scripts/measure/count_passes.py` counts: a decode pass of the 1.5B's shapes moves little beside the weights."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from gguf_writer import random_blocks, write_gguf
+from models.gguf_writer import random_blocks, write_gguf
 from one_op import random
 from phobos.gguf.quants import GGMLType
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "measure"
 N_EMBD, N_FF, N_VOCAB = 1536, 8960, 512
 PRODUCTS = ("matmul", "joined", "rotated", "gated", "normed")  # kernels that read weights of matrices
 LEAST = 0.85  # of the bandwidth goes to the weights, if kernels move what is counted and nothing else takes time

@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
-from family_models import FAMILIES, write_quantized_twin
+from models.family_models import FAMILIES, write_quantized_twin
+from models.tiny_models import PACKED_TYPES, RECIPES, make_tokens, write_tiny_model
 from one_op import join_batches, make_batch, open_on_ptx
 from phobos.archs import build_program
 from phobos.errors import PhobosError
@@ -23,8 +24,7 @@ from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.cuda.backend import CudaBackend, class_of, classes_up_to
 from phobos.kernels.cuda.compiler import find_kernel
 from phobos.program.steps import Program
-from ptx_card import PtxCard
-from tiny_models import PACKED_TYPES, RECIPES, make_tokens, write_tiny_model
+from ptx.card import PtxCard
 
 pytestmark = pytest.mark.timeout(300)  # the first to want a kernel compiles it
 N = 20

@@ -4,19 +4,18 @@ a launch says of a kernel what its declaration says."""
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 
 import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
+from phobos.kernels.cuda import code as kernel_source
 from phobos.kernels.cuda.compiler import CompiledKernel, Kernel, find_kernel, load_code
 
 TARGETS = ((8, 0), (9, 0))
-MODULES = (
-    "attention", "delta", "matmul", "matmul_stages", "matmul_tile", "moe", "norm", "pointwise", "probe", "rope",
-    "sampling", "scan", "short_conv", "streams",
-)  # fmt: skip
+MODULES = tuple(module.name for module in pkgutil.iter_modules(kernel_source.__path__))
 # Of the kernels that are made when asked for, some.
 MADE = (
     "matmul_joined:combined_q6_k_1", "matmul_joined:joined_q4_k_q6_k_1", "matmul_joined:joined_q4_k_q6_k_8",
@@ -36,7 +35,7 @@ def declared() -> dict[str, Kernel]:
     """Every kernel there is, by name."""
     found: dict[str, Kernel] = {}
     for module in MODULES:
-        for value in vars(importlib.import_module(f"phobos.kernels.cuda.{module}")).values():
+        for value in vars(importlib.import_module(f"{kernel_source.__name__}.{module}")).values():
             if isinstance(value, Kernel):
                 found.setdefault(value.name, value)
     return found | {name: find_kernel(name) for name in MADE}

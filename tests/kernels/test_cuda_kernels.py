@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
-from gguf_writer import pack_tensor, random_blocks
+from models.gguf_writer import pack_tensor, random_blocks
 from one_op import OneOp, join_batches, loaded, make_batch, make_matrix, quantize_activations, quantize_cached, random
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.kernels.backend import Batch, find_best
 from phobos.kernels.cuda.backend import CudaBackend
 from phobos.kernels.cuda.layout import PACKED, packed_bytes
-from phobos.kernels.cuda.lower import CHOICE_SPAN
+from phobos.kernels.cuda.lowering.lower import CHOICE_SPAN
 from phobos.kernels.cuda.pack import PACKERS
 from phobos.program.steps import (
     Activate,

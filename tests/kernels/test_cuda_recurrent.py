@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
+from models.recurrent_cases import CASES, read_in_chunks
 from one_op import OneOp, loaded, make_batch, random
 from phobos.program.steps import Add, Buffer, MatchLength, Mix, Op, Sparsify
-from recurrent_cases import CASES, read_in_chunks
 
 pytestmark = pytest.mark.timeout(300)  # the first to want a kernel compiles it
 N = 13

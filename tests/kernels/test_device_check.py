@@ -1,5 +1,5 @@
-"""`scripts/device_check.py` on a played card: every part of it runs and its rows say what they should; and it needs
-nothing but what a bare machine with a card would have."""
+"""`scripts/checks/device_check.py` on a played card: every part of it runs and its rows say what they should; and it
+needs nothing but what a bare machine with a card would have."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
-from ptx_card import PtxCard
+from ptx.card import PtxCard
 
 pytestmark = pytest.mark.timeout(300)  # the first to want a kernel compiles it
-SCRIPT = Path(__file__).parents[2] / "scripts" / "device_check.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "checks" / "device_check.py"
 
 
 class PlayedCard(PtxCard):
@@ -89,7 +89,7 @@ def test_it_needs_little() -> None:
         "sys.meta_path.insert(0, Block())\n"
         "sys.argv = ['device_check.py']\n"
         "import runpy; runpy.run_path({script!r}, run_name='device_check')\n"
-        "import phobos.kernels.cpu.backend, phobos.kernels.offload, one_op, family_models\n"
+        "import phobos.kernels.cpu.backend, phobos.kernels.placing.offload, one_op, models.family_models\n"
     )
     names = (
         "click",

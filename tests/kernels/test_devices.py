@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-import phobos.kernels.opening
+import phobos.kernels.placing.opening
+from models.tiny_models import RECIPES, write_tiny_model
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.kernels.cuda import card as cards
 from phobos.kernels.cuda.card import CardError
-from phobos.kernels.devices import open_cards
-from phobos.kernels.opening import open_backend
+from phobos.kernels.placing.devices import open_cards
+from phobos.kernels.placing.opening import open_backend
 from phobos.settings import EngineSettings
-from ptx_card import PtxCard
-from tiny_models import RECIPES, write_tiny_model
+from ptx.card import PtxCard
 
 Patch = pytest.MonkeyPatch
 
@@ -118,7 +118,7 @@ def test_a_card_that_is_too_small(tmp_path: Path, monkeypatch: Patch, said: Call
         def memory_info(self) -> tuple[int, int]:
             return 257 << 20, 1 << 30
 
-    monkeypatch.setattr(phobos.kernels.opening, "open_cards", lambda settings: (SmallCard(),))
+    monkeypatch.setattr(phobos.kernels.placing.opening, "open_cards", lambda settings: (SmallCard(),))
     path = write_tiny_model(RECIPES["llama"], tmp_path / "tiny.gguf", (GGMLType.Q8_0,))
     with open_gguf(path) as gguf:
         backend, _ = open_backend(gguf, EngineSettings(path, n_slots=1), lambda progress: None)

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from family_models import FAMILIES, write_family_model
 from golden import values
+from models.family_models import FAMILIES, write_family_model
+from models.tiny_models import PACKED_TYPES, RARE_TYPES, RECIPES, SMALL_TYPES, make_tokens, write_tiny_model
 from phobos.archs import build_program
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.gguf.tokenizer import load_tokenizer
 from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cpu.backend import CpuBackend
-from tiny_models import PACKED_TYPES, RARE_TYPES, RECIPES, SMALL_TYPES, make_tokens, write_tiny_model
 
 pytestmark = pytest.mark.timeout(600)  # single rows of a real model, on a machine that has other work
 N_SLOTS = 3

@@ -51,7 +51,7 @@ def test_one_launch_has_the_bits_of_three(tmp_path: Path, kind: GGMLType) -> Non
 
 @pytest.mark.parametrize("activation", get_args(GateActivation))
 def test_every_activation_has_a_kernel(activation: GateActivation) -> None:
-    from phobos.kernels.cpu.compiler import find_kernel
+    from phobos.kernels.cpu.compiling.compiler import find_kernel
 
     assert find_kernel(f"gated:gated_q4_0_{activation}").function.__name__ == f"gated_q4_0_{activation}"
     with pytest.raises(AttributeError):

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gguf_writer import pack_tensor, random_blocks
+from models.gguf_writer import pack_tensor, random_blocks
+from models.tiny_models import PACKED_TYPES, RARE_TYPES, SMALL_TYPES
 from one_op import OneOp, loaded, make_batch, quantize_activations, random
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.program.steps import Buffer, Embed, MatMul
-from tiny_models import PACKED_TYPES, RARE_TYPES, SMALL_TYPES
 
 FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 TYPES = (*PACKED_TYPES, *SMALL_TYPES, *(pytest.param(kind, marks=pytest.mark.slow) for kind in RARE_TYPES))

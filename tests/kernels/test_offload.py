@@ -16,22 +16,22 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
 from backend_runs import assert_same, run_pieces
-from family_models import FAMILIES, write_family_model
+from models.family_models import FAMILIES, write_family_model
+from models.tiny_models import RECIPES, write_tiny_model
 from one_op import make_batch
 from phobos.archs import build_program
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
-from phobos.kernels import offload
 from phobos.kernels.backend import Backend
 from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.cuda.backend import SPARE_BYTES, CudaBackend
-from phobos.kernels.offload import Pieces, choose_places, open_on_cards
-from phobos.kernels.split import SplitBackend
+from phobos.kernels.placing import offload
+from phobos.kernels.placing.offload import Pieces, choose_places, open_on_cards
+from phobos.kernels.placing.split import SplitBackend
 from phobos.machine import Memory
 from phobos.settings import EngineSettings
-from ptx_card import PtxCard
-from tiny_models import RECIPES, write_tiny_model
+from ptx.card import PtxCard
 
 pytestmark = pytest.mark.timeout(300)  # the first to want a kernel compiles it
 SETTINGS = EngineSettings(Path("m.gguf"), device="cuda", n_ctx=64, n_slots=3, chunk_rows=16, n_threads=2)

@@ -11,21 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import phobos.kernels.opening
-from gguf_writer import write_gguf
+import phobos.kernels.placing.opening
+from models.gguf_writer import write_gguf
+from models.tiny_models import N_CTX, RECIPES, make_metadata, make_tokens, make_weights, write_tiny_model
 from one_op import make_batch
 from phobos.archs import build_program
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
-from phobos.kernels.capacity import plan_limits, state_bytes
 from phobos.kernels.cpu import backend as cpu_backend
 from phobos.kernels.cpu.weights import describe_program
-from phobos.kernels.opening import open_backend
+from phobos.kernels.placing.capacity import plan_limits, state_bytes
+from phobos.kernels.placing.opening import open_backend
 from phobos.machine import Memory
 from phobos.program.steps import Program, StateLayer
 from phobos.settings import EngineSettings
-from tiny_models import N_CTX, RECIPES, make_metadata, make_tokens, make_weights, write_tiny_model
 
 ROW_BYTES = 2 * 2 * 2 * (64 + 64)  # of the tiny model "llama-untied": layers, halves, heads
 
@@ -196,7 +196,7 @@ def test_the_machine_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with open_gguf(path) as gguf:
         packed = sum(weight.n_bytes for weight in describe_program(gguf, build_program(gguf)).values())
         free = packed + 2 * N_CTX * ROW_BYTES
-        monkeypatch.setattr(phobos.kernels.opening, "read_memory", lambda: Memory(1 << 30, free))
+        monkeypatch.setattr(phobos.kernels.placing.opening, "read_memory", lambda: Memory(1 << 30, free))
         backend, _ = open_backend(gguf, EngineSettings(path), lambda progress: None)
     backend.close()
     assert (backend.limits.n_ctx, backend.limits.n_slots) == (N_CTX, 1)

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.tiny_models import RECIPES, write_tiny_model
 from phobos.archs import build_program
 from phobos.errors import FileError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.cpu import packing
-from phobos.kernels.cpu.compiler import LoadedKernel, load_kernels
+from phobos.kernels.cpu.compiling.compiler import LoadedKernel, load_kernels
 from phobos.kernels.cpu.packing import Packing
 from phobos.kernels.cpu.weights import plan_weights
-from tiny_models import RECIPES, write_tiny_model
 
 
 @pytest.fixture(scope="module")

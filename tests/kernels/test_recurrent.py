@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.recurrent_cases import CASES, N, make_delta, read_in_chunks
 from one_op import OneOp, loaded, make_batch, random
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.backend import Backend
 from phobos.program.steps import Buffer, HeadNorm
-from recurrent_cases import CASES, N, make_delta, read_in_chunks
 
 F32 = GGMLType.F32
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from one_op import OneOp, loaded, make_batch, random
-from phobos.kernels.reference import GATES, rotate
+from phobos.kernels.reference.backend import GATES, rotate
 from phobos.program.steps import Attention, Buffer, CacheLayer, GateActivation, RotateStore
 
 FORMULAS = {

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from backend_runs import assert_same, run_fork, run_pieces
-from family_models import FAMILIES, write_quantized_twin
+from models.family_models import FAMILIES, write_quantized_twin
+from models.tiny_models import PACKED_TYPES, RECIPES, make_tokens, write_tiny_model
 from one_op import make_batch
 from phobos.archs import build_program
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cpu.backend import CpuBackend
-from phobos.kernels.placement import place_most, place_pieces
-from phobos.kernels.split import SplitBackend, Stage, StageBackend
+from phobos.kernels.placing.placement import place_most, place_pieces
+from phobos.kernels.placing.split import SplitBackend, Stage, StageBackend
 from phobos.program.stages import Border, count_layers, cut_program, find_borders
 from phobos.program.steps import Program
-from tiny_models import PACKED_TYPES, RECIPES, make_tokens, write_tiny_model
 
 Opener = Callable[[Program, GGUF, BackendLimits], StageBackend]
 

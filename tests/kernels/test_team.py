@@ -103,7 +103,7 @@ assert "numba" not in sys.modules, "kernels came from the compiler, not from the
 def test_cached_kernels_run_without_numba(tmp_path: Path) -> None:
     """What object code calls outside itself must be found in a process that has never loaded Numba."""
     environment = {**os.environ, "PHOBOS_KERNEL_CACHE_DIR": str(tmp_path)}
-    warm = f"from phobos.kernels.cpu.compiler import load_kernels; load_kernels({KERNELS!r})"
+    warm = f"from phobos.kernels.cpu.compiling.compiler import load_kernels; load_kernels({KERNELS!r})"
     for script in (warm, WITHOUT_NUMBA):
         done = subprocess.run(
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from family_models import FAMILIES, write_family_model
+from models.family_models import FAMILIES, write_family_model
+from models.tiny_models import RECIPES, make_tokens, write_tiny_model
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import Batch
 from phobos.kernels.cpu import limits as machine_limits
-from phobos.kernels.opening import open_backend
+from phobos.kernels.placing.opening import open_backend
 from phobos.settings import EngineSettings
-from tiny_models import RECIPES, make_tokens, write_tiny_model
 
 N_CTX = 512
 

@@ -17,8 +17,9 @@ import pexpect
 import pytest
 from rich.console import Console
 
-from chat_scripted import ChatEngine, talk
 from command_line import CommandLine
+from doubles.chat_scripted import ChatEngine, talk
+from doubles.scripted_engine import Script, ScriptedModel
 from phobos.counters import Counters
 from phobos.errors import PhobosError
 from phobos.repl.desk import LOOKS, Desk
@@ -28,10 +29,9 @@ from phobos.repl.partner import Partner
 from phobos.repl.session import AskHooks, Session
 from phobos.repl.settings import ChatSettings
 from phobos.settings import EngineSettings
-from scripted_engine import Script, ScriptedModel
 
 TESTS = Path(__file__).resolve().parent.parent
-SCRIPT = TESTS / "chat_scripted.py"
+SCRIPT = TESTS / "doubles" / "chat_scripted.py"
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>()][A-Z0-9]?)")
 DEADLINE_S = 20
 LOAD_S = 300  # a real model may have its kernels compiled first

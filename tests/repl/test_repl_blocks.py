@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from chat_scripted import DOCUMENT, LONG_CODE, LONG_TABLE
+from doubles.chat_scripted import DOCUMENT, LONG_CODE, LONG_TABLE
 from phobos.repl.blocks import Block, BlockPrinter, clean, drawable, split_blocks, take_finished
 from phobos.repl.desk import LOOKS
 from phobos.repl.exchange import Answer

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.scripted_engine import ScriptedModel, endless, finished, say
 from phobos.chat.events import Event, Failed, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 from phobos.chat.messages import GenerationRequest
 from phobos.errors import FileError, PhobosError, UnavailableError, UsageError
@@ -18,7 +19,6 @@ from phobos.repl.commands import COMMANDS, offered, parse_command, run_command
 from phobos.repl.exchange import Answer
 from phobos.repl.session import AskHooks
 from phobos.settings import SamplingDefaults
-from scripted_engine import ScriptedModel, endless, finished, say
 
 from .conftest import Bench
 
@@ -164,7 +164,7 @@ def test_stopping_cancels_the_request(bench: MakeBench) -> None:
     assert answer.stopped and answer.finished is None
     assert desk.session.transcript.turns[-1].content == answer.text
     assert "stopped" in desk.session.footer(answer)
-    from scripted_engine import eventually
+    from doubles.scripted_engine import eventually
 
     assert eventually(lambda: desk.engine.cancelled == 1)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chat_scripted import talk
+from doubles.chat_scripted import talk
+from doubles.scripted_engine import Script, ScriptedEngine, ScriptedModel, endless, eventually, finished
 from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, TextDelta
 from phobos.chat.messages import GenerationRequest
 from phobos.counters import Counters
@@ -26,7 +27,6 @@ from phobos.repl.remote import RemotePartner, find_server, open_remote, read_eve
 from phobos.repl.session import AskHooks, Session
 from phobos.repl.settings import ChatSettings
 from phobos.settings import EngineSettings, SamplingDefaults, ServeSettings
-from scripted_engine import Script, ScriptedEngine, ScriptedModel, endless, eventually, finished
 
 from .conftest import PseudoTerminal
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from small_vocabulary import CONTROL, bpe_tokenizer, spm_tokenizer
+from models.small_vocabulary import CONTROL, bpe_tokenizer, spm_tokenizer
 
 BPE = bpe_tokenizer(merges=("Ġ w", "ð Ł"))
 SPM = spm_tokenizer(extra=(("<end_of_turn>", CONTROL),))

@@ -7,9 +7,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phobos.errors import FileError, RequestError, UnsupportedModelError
-from phobos.gguf.tokenizer import load_tokenizer
-from small_vocabulary import (
+from models.small_vocabulary import (
     CHATML_TOKENS,
     CONTROL,
     NORMAL,
@@ -20,6 +18,8 @@ from small_vocabulary import (
     spm_metadata,
     spm_tokenizer,
 )
+from phobos.errors import FileError, RequestError, UnsupportedModelError
+from phobos.gguf.tokenizer import load_tokenizer
 
 BPE = bpe_tokenizer(merges=("h e", "he l", "Ġ w", "ð Ł"), bos_token_id=260, add_bos_token=True)
 SPM = spm_tokenizer()

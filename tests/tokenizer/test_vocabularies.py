@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from models.small_vocabulary import shared_files
 from phobos.gguf.reader import open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
-from small_vocabulary import shared_files
 
 
 @pytest.mark.parametrize("path", shared_files("vocab", "*.gguf"))

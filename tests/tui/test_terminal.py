@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-SCRIPT = TESTS / "dashboard_scripted.py"
+SCRIPT = TESTS / "doubles" / "dashboard_scripted.py"
 DEADLINE_S = 30.0
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux to have a real terminal")
 

@@ -20,7 +20,7 @@ from phobos.counters import CardInfo, ModelInfo
 from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import Backend, Batch
 from phobos.kernels.cpu.limits import MachineLimits, measure_limits
-from phobos.kernels.opening import open_backend
+from phobos.kernels.placing.opening import open_backend
 from phobos.settings import EngineSettings
 
 SEED = 20261129

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
-from phobos.chat.dialects.hermes import CALLS
+from phobos.chat.dialects.families.hermes import CALLS
 from phobos.chat.messages import Message, ToolCall, ToolSpec
 
 EmptyContent = Literal["missing", "none", "blank"]

@@ -1,8 +1,8 @@
 """What a client asks for, in one vocabulary for every protocol.
 
-All types are frozen. A translator (`http/openai.py`, …) or the command line builds a `GenerationRequest`; nothing
-below it knows which protocol it came from. `None` in `SamplingParams` means "not sent": the flag, then the model
-file's own default, then Phobos's default decides (`engine.sampler.resolve_sampling`).
+All types are frozen. A translator (`http/protocols/openai.py`, …) or the command line builds a `GenerationRequest`;
+nothing below it knows which protocol it came from. `None` in `SamplingParams` means "not sent": the flag, then the
+model file's own default, then Phobos's default decides (`engine.sampler.resolve_sampling`).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from phobos.chat.conversation import (
 )
 from phobos.chat.dialects import choose_dialect
 from phobos.chat.dialects.dialect import Dialect
-from phobos.chat.dialects.plain import PLAIN
+from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.messages import GenerationRequest, Message, ToolCall, ToolSpec
 from phobos.chat.named_templates import NAMED_TEMPLATES
 from phobos.errors import RequestError, UsageError

@@ -23,23 +23,23 @@ from typing import TypeVar
 from phobos.chat.events import Event, Failed, Sink
 from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import Counters
-from phobos.engine.archive import Archive
-from phobos.engine.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting
-from phobos.engine.forks import WAIT, ForkPlan, Forks, Trunk
-from phobos.engine.lookahead import Lookahead
 from phobos.engine.model import Model
 from phobos.engine.prompts import mark_of, view_prompts
 from phobos.engine.reading import Reader, Results, next_rows
-from phobos.engine.residency import Residency
 from phobos.engine.sampler import Sampler, resolve_sampling
 from phobos.engine.scheduler import Pace, Rows, plan_chunks
 from phobos.engine.scoring import PromptReading, open_reading
 from phobos.engine.sequence import Admission, Sequence
-from phobos.engine.slot_actions import Calls, SlotActions
-from phobos.engine.store import Store
+from phobos.engine.slots.archive import Archive
+from phobos.engine.slots.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting
+from phobos.engine.slots.forks import WAIT, ForkPlan, Forks, Trunk
+from phobos.engine.slots.residency import Residency
+from phobos.engine.slots.slot_actions import Calls, SlotActions
+from phobos.engine.slots.store import Store
+from phobos.engine.speculative.lookahead import Lookahead
 from phobos.engine.tickets import Ticket, slot_of
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
-from phobos.kernels.cpu.rows import RowKernels
+from phobos.kernels.sampling import RowKernels
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

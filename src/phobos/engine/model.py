@@ -18,18 +18,18 @@ from phobos.chat.dialects.scanner import Scanner
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.chat.template import ChatTemplate, encode_prompt, make_template
 from phobos.counters import LoadProgress, ModelInfo
-from phobos.engine.answers import Answers, choose_answers
-from phobos.engine.archive import choose_archive_bytes
-from phobos.engine.draft import check_draft, open_draft
-from phobos.engine.identity import identify
+from phobos.engine.constrained.answers import Answers, choose_answers
 from phobos.engine.sampler import MAX_TOP_LOGPROBS, Constraint
-from phobos.engine.slot_files import Identity
+from phobos.engine.slots.archive import choose_archive_bytes
+from phobos.engine.slots.identity import identify
+from phobos.engine.slots.slot_files import Identity
+from phobos.engine.speculative.draft import check_draft, open_draft
 from phobos.errors import NO_TEXT, ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
 from phobos.kernels.backend import Backend, Progress, cache_bound
-from phobos.kernels.cpu.compiler import load_kernels
-from phobos.kernels.cpu.rows import KERNELS as SAMPLING_KERNELS
+from phobos.kernels.cpu.compiling.compiler import load_kernels
+from phobos.kernels.sampling import KERNELS as SAMPLING_KERNELS
 from phobos.machine import read_memory, release_free_memory
 from phobos.settings import EngineSettings, SamplingDefaults
 
@@ -250,7 +250,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
 
     Raises `FileError` or `UnsupportedModelError`.
     """
-    from phobos.kernels.opening import open_backend  # brings the compiler with it
+    from phobos.kernels.placing.opening import open_backend  # brings the compiler with it
 
     progress(LoadProgress("mapping", 0.0, settings.model_path.name))
     with open_gguf(settings.model_path) as gguf:  # closed when loaded: its pages are given back

@@ -22,7 +22,7 @@ from phobos.engine.scoring import PromptReading
 from phobos.engine.sequence import Sequence
 from phobos.errors import UnavailableError
 from phobos.kernels.backend import Backend, FloatArray, IntArray
-from phobos.kernels.cpu.rows import RowKernels
+from phobos.kernels.sampling import RowKernels
 
 NO_TOKEN = "the model gave no token that may follow; try again without a constraint, or check the model file"
 

@@ -1,8 +1,8 @@
 """How a sequence chooses its next token: settings resolved once, then one compiled call a token.
 
 Owns the order in which settings fall back, seeds, and the counts that penalties need. The chain itself is
-`kernels/cpu/sampling.py`. A draw depends on the logits, the tokens so far, the seed and the token's position, and on
-nothing else: the same alone, in a batch, or after a reused prefix.
+`kernels/cpu/code/sampling.py`. A draw depends on the logits, the tokens so far, the seed and the token's position, and
+on nothing else: the same alone, in a batch, or after a reused prefix.
 
 Repetition counts the tokens of prompt and answer, presence and frequency those of the answer.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from phobos.chat.messages import SamplingParams
 from phobos.kernels.backend import FloatArray, IntArray
-from phobos.kernels.cpu.rows import NO_IDS, Chain, RowKernels
+from phobos.kernels.sampling import NO_IDS, Chain, RowKernels
 from phobos.settings import SamplingDefaults
 
 MAX_TOP_LOGPROBS = 32

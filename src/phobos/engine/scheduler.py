@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phobos.engine.costs import PassCosts
-from phobos.engine.forks import Fork
+from phobos.engine.slots.forks import Fork
 from phobos.kernels.backend import Batch
 
 MIN_CHUNK = 16  # fewer prompt rows than this are not worth a pass beside running sequences

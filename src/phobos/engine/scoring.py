@@ -20,7 +20,7 @@ from phobos.kernels.backend import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from phobos.engine.sequence import Admission
-    from phobos.kernels.cpu.rows import RowKernels
+    from phobos.kernels.sampling import RowKernels
     from phobos.program.steps import Pooling
 
 

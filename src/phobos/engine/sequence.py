@@ -34,8 +34,8 @@ from phobos.chat.events import (
 )
 from phobos.chat.messages import GenerationRequest
 from phobos.counters import RequestInfo
-from phobos.engine.forks import Fork
 from phobos.engine.sampler import Constraint, Logprobs, Sampler
+from phobos.engine.slots.forks import Fork
 from phobos.engine.stops import Cell, StopMatcher, truncate_entry
 from phobos.kernels.backend import IntArray
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phobos.chat.messages import GenerationRequest
 from phobos.errors import NO_TEXT, RequestError
-from phobos.http.port import ServedModel
+from phobos.http.served import ServedModel
 
 
 def check_request(request: GenerationRequest, model: ServedModel) -> None:

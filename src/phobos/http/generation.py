@@ -21,15 +21,15 @@ from typing import Any, Protocol, TypeVar
 from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart
 from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import Counters
-from phobos.engine.decide import WINDOW
+from phobos.decide import WINDOW
 from phobos.errors import PhobosError, RequestError, UnavailableError
 from phobos.http.admission import Admission, Place
 from phobos.http.capabilities import check_request
 from phobos.http.delivery import EventStream, Mailbox, coalesce
-from phobos.http.fields import ignored_header
 from phobos.http.metrics import Metrics
-from phobos.http.port import ServedEngine, ServedModel, SlotActions, Ticket
-from phobos.http.wire import (
+from phobos.http.protocols.fields import ignored_header
+from phobos.http.served import ServedEngine, ServedModel, SlotActions, Ticket
+from phobos.http.transport.wire import (
     SSE_TYPE,
     Channel,
     Headers,

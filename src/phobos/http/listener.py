@@ -17,15 +17,15 @@ from pathlib import Path
 
 from phobos.counters import Counters
 from phobos.errors import PhobosError, UnavailableError, UsageError
-from phobos.http.addresses import Address, bind_socket, check_exposed, parse_address
-from phobos.http.connection import Connection, ConnectionLimits
 from phobos.http.delivery import Mailbox
 from phobos.http.generation import Generations
 from phobos.http.metrics import Metrics
-from phobos.http.port import ServedEngine
 from phobos.http.routes import Routes
-from phobos.http.security import build_guard
-from phobos.http.wire import Refusal
+from phobos.http.served import ServedEngine
+from phobos.http.transport.addresses import Address, bind_socket, check_exposed, parse_address
+from phobos.http.transport.connection import Connection, ConnectionLimits
+from phobos.http.transport.security import build_guard
+from phobos.http.transport.wire import Refusal
 from phobos.settings import ServeSettings
 
 log = logging.getLogger("phobos.http")

@@ -14,16 +14,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from phobos.counters import Counters
-from phobos.http import embeddings, llama_server, status, systemone
-from phobos.http.anthropic import count_tokens, parse_message_job
-from phobos.http.anthropic_reply import anthropic_error
-from phobos.http.fields import decode_object
+from phobos.http import status
 from phobos.http.generation import Generations
-from phobos.http.llama_completion import parse_llama_completion
-from phobos.http.openai import count_chat_tokens, parse_chat, parse_completion
-from phobos.http.responses import parse_response_job
-from phobos.http.security import ALLOWED_METHODS, Guard
-from phobos.http.wire import (
+from phobos.http.protocols import embeddings, llama_server, systemone
+from phobos.http.protocols.anthropic import count_tokens, parse_message_job
+from phobos.http.protocols.anthropic_reply import anthropic_error
+from phobos.http.protocols.fields import decode_object
+from phobos.http.protocols.llama_completion import parse_llama_completion
+from phobos.http.protocols.openai import count_chat_tokens, parse_chat, parse_completion
+from phobos.http.protocols.responses import parse_response_job
+from phobos.http.transport.security import ALLOWED_METHODS, Guard
+from phobos.http.transport.wire import (
     Channel,
     Headers,
     Refusal,

@@ -10,8 +10,8 @@ from phobos.errors import RequestError, UnavailableError
 from phobos.http.capabilities import describe_capabilities
 from phobos.http.generation import Generations
 from phobos.http.metrics import METRICS_TYPE, render_metrics
-from phobos.http.port import ServedModel
-from phobos.http.wire import Response, json_response, quoted, text_response
+from phobos.http.served import ServedModel
+from phobos.http.transport.wire import Response, json_response, quoted, text_response
 
 GREETING = "phobos-inference"
 

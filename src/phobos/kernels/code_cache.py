@@ -33,15 +33,21 @@ def find_root() -> Path | None:
 
 
 def hash_sources(package: str, folder: Path, modules: Iterable[str]) -> str:
-    """A hash of the sources of `modules` of the package in `folder`, and of all they import from it."""
-    imports = re.compile(rf"^from {re.escape(package)}\.(\w+) import", re.MULTILINE)
+    """A hash of the sources of `modules` ("code.norm") of the package in `folder`, and of all they import from it."""
+    imports = re.compile(rf"^from {re.escape(package)}\.([\w.]+) import (.+)$", re.MULTILINE)
     sources: dict[str, str] = {}
     pending = list(modules)
     while pending:
         name = pending.pop()
-        if name not in sources:
-            sources[name] = (folder / f"{name}.py").read_text(encoding="utf-8")
-            pending += imports.findall(sources[name])
+        if name in sources:
+            continue
+        path = folder / name.replace(".", "/")
+        if path.is_dir():
+            continue
+        sources[name] = path.with_suffix(".py").read_text(encoding="utf-8")
+        for module, names in imports.findall(sources[name]):
+            within = folder / module.replace(".", "/")
+            pending += [module, *(f"{module}.{n}" for n in re.findall(r"\w+", names) if (within / f"{n}.py").exists())]
     return hashlib.sha256("\0".join(sources[name] for name in sorted(sources)).encode()).hexdigest()[:12]
 
 

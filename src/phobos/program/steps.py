@@ -2,7 +2,7 @@
 
 A `Program` is a flat list of ops over named buffers. Every buffer has one row for each row of the batch, or for each
 wanted output. An op says *what* is computed, in float32 terms; how (quantized, fused, on which device) is the
-executor's business. `kernels/reference.py` is the executable meaning of each op.
+executor's business. `kernels/reference/backend.py` is the executable meaning of each op.
 
 Rules. Ops name weights by their GGUF tensor names. An op writes only its `out` (and the cache layer or the state it
 names; and its operands in place, where the docstring says so). An executor may run ops at once as long as none reads or

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from phobos import decide
 from phobos.chat.events import Sink
 from phobos.chat.messages import GenerationRequest
 from phobos.counters import Counters
-from phobos.engine import decide
 from phobos.engine.engine import Engine
 from phobos.errors import PhobosError, UnavailableError
 from phobos.repl.partner import Decision, PartnerInfo, Ticket, Token

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phobos.chat.dialects.atem import ATEM
-from phobos.chat.dialects.deepseek import DEEPSEEK, DEEPSEEK_R1, DEEPSEEK_TAGS, DEEPSEEK_V4
 from phobos.chat.dialects.dialect import Dialect
-from phobos.chat.dialects.functionary import FUNCTIONARY
-from phobos.chat.dialects.gemma import GEMMA
-from phobos.chat.dialects.glm import GLM, GLM_RUN
-from phobos.chat.dialects.harmony import HARMONY
-from phobos.chat.dialects.hermes import HERMES
-from phobos.chat.dialects.json_families import (
+from phobos.chat.dialects.families.deepseek import DEEPSEEK, DEEPSEEK_R1, DEEPSEEK_TAGS, DEEPSEEK_V4
+from phobos.chat.dialects.families.functionary_3_1 import FUNCTIONARY
+from phobos.chat.dialects.families.functionary_3_2 import FUNCTIONARY_RECIPIENTS
+from phobos.chat.dialects.families.gemma import GEMMA
+from phobos.chat.dialects.families.glm import GLM, GLM_RUN
+from phobos.chat.dialects.families.harmony import HARMONY
+from phobos.chat.dialects.families.hermes import HERMES
+from phobos.chat.dialects.families.json_families import (
     APRIEL,
     COHERE,
     COHERE_TEXT,
@@ -23,16 +23,16 @@ from phobos.chat.dialects.json_families import (
     MINIMAX,
     NEMOTRON,
 )
-from phobos.chat.dialects.kimi import KIMI
-from phobos.chat.dialects.kimi_tags import KIMI_TAGS
-from phobos.chat.dialects.lfm import LFM
-from phobos.chat.dialects.llama3 import LLAMA3
-from phobos.chat.dialects.minicpm import MINICPM
-from phobos.chat.dialects.mistral import MISTRAL, MISTRAL_ARGS, MISTRAL_IDS
-from phobos.chat.dialects.nested_tags import MINIMAX_M3
-from phobos.chat.dialects.plain import PLAIN
-from phobos.chat.dialects.qwen_xml import QWEN_XML
-from phobos.chat.dialects.recipients import FUNCTIONARY_RECIPIENTS
+from phobos.chat.dialects.families.kimi_k2 import KIMI
+from phobos.chat.dialects.families.kimi_k3 import KIMI_TAGS
+from phobos.chat.dialects.families.lfm import LFM
+from phobos.chat.dialects.families.llama3 import LLAMA3
+from phobos.chat.dialects.families.minicpm import MINICPM
+from phobos.chat.dialects.families.minimax_m3 import MINIMAX_M3
+from phobos.chat.dialects.families.mistral import MISTRAL, MISTRAL_ARGS, MISTRAL_IDS
+from phobos.chat.dialects.families.muse_glimmer import ATEM
+from phobos.chat.dialects.families.plain import PLAIN
+from phobos.chat.dialects.families.qwen_xml import QWEN_XML
 
 DIALECTS: tuple[Dialect, ...] = (
     HARMONY,

@@ -1,7 +1,7 @@
 """Writes grammars in llguidance's variant of Lark, from schemas.
 
-Only text is made here; `engine/grammar.py` compiles it. JSON is laid out as templates write it (`", "` and `": "`),
-so that a call renders back to the tokens the model wrote and no model can fill an answer with white space.
+Only text is made here; `engine/constrained/grammar.py` compiles it. JSON is laid out as templates write it (`", "` and
+`": "`), so that a call renders back to the tokens the model wrote and no model can fill an answer with white space.
 """
 
 from __future__ import annotations

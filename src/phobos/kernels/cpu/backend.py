@@ -14,8 +14,8 @@ from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, IntArray, Progress, find_best
 from phobos.kernels.cpu.cache import SlotCache
-from phobos.kernels.cpu.compiler import LoadedKernel, encode_record, load_kernels
-from phobos.kernels.cpu.features import CPU
+from phobos.kernels.cpu.compiling.compiler import LoadedKernel, encode_record, load_kernels
+from phobos.kernels.cpu.compiling.features import CPU
 from phobos.kernels.cpu.layout import (
     HEADER_WORDS,
     KEY_BLOCK,
@@ -27,7 +27,7 @@ from phobos.kernels.cpu.layout import (
     thread_scratch_bytes,
 )
 from phobos.kernels.cpu.limits import remembered_read_gbs
-from phobos.kernels.cpu.lower import BatchAddresses, Launch, Limits, Lowering
+from phobos.kernels.cpu.lowering.lower import BatchAddresses, Launch, Limits, Lowering
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.packing import Packing
 from phobos.kernels.cpu.report import print_census, print_memory, reports_memory, requested_pass
@@ -36,7 +36,7 @@ from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
 from phobos.kernels.cpu.team import Team
 from phobos.kernels.cpu.traffic import Traffic
 from phobos.kernels.cpu.weights import plan_weights
-from phobos.kernels.loading import LoadReport
+from phobos.kernels.progress import LoadReport
 from phobos.kernels.standing import Standing
 from phobos.kernels.workers import usable_threads
 from phobos.program.steps import Buffer, Program

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from phobos.kernels.cpu.compiler import cache_folder, encode_record, load_kernels
+from phobos.kernels.cpu.compiling.compiler import cache_folder, encode_record, load_kernels
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.team import Team
 

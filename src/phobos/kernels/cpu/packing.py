@@ -17,7 +17,7 @@ import numpy as np
 from phobos.gguf.grids import level_numbers
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.gguf.reader import GGUF
-from phobos.kernels.cpu.compiler import ENTRY_TYPE, LoadedKernel, encode_record
+from phobos.kernels.cpu.compiling.compiler import ENTRY_TYPE, LoadedKernel, encode_record
 from phobos.kernels.cpu.layout import GROUP, round_up
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.weights import Weight, matrix_shape, packer_of

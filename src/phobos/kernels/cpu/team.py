@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from phobos.kernels.cpu.compiler import ENTRY_TYPE, encode_record, load_kernels
+from phobos.kernels.cpu.compiling.compiler import ENTRY_TYPE, encode_record, load_kernels
 from phobos.kernels.cpu.layout import CONTROL_WORDS, Control
 
 KERNELS = ("run:run_steps", "run:serve")

@@ -21,10 +21,10 @@ from phobos.kernels.cuda.cache import SlotCache, cache_bytes
 from phobos.kernels.cuda.card import Card, Launch
 from phobos.kernels.cuda.compiler import load_code
 from phobos.kernels.cuda.layout import HEADER_WORDS, KEY_TILE, Header
-from phobos.kernels.cuda.lower import Limits, Lowering, buffer_sizes, check_program
+from phobos.kernels.cuda.lowering.lower import Limits, Lowering, buffer_sizes, check_program
 from phobos.kernels.cuda.states import SlotStates, slot_state_bytes
 from phobos.kernels.cuda.weights import Weight, describe_weights, fill_weights, place_weights
-from phobos.kernels.loading import LoadReport
+from phobos.kernels.progress import LoadReport
 from phobos.kernels.standing import Standing
 from phobos.program.steps import Program, matrices_of
 from phobos.sizes import format_bytes

@@ -65,7 +65,7 @@ def kernel(n_threads: int, min_blocks: int = 1) -> Callable[[Callable[..., None]
 def find_kernel(name: str) -> Kernel:
     """The declared kernel "module:function"."""
     module_name, _, function_name = name.partition(":")
-    found = getattr(importlib.import_module(f"phobos.kernels.cuda.{module_name}"), function_name)
+    found = getattr(importlib.import_module(f"phobos.kernels.cuda.code.{module_name}"), function_name)
     if not isinstance(found, Kernel):
         raise TypeError(f"{name} is not a kernel")
     return found
@@ -157,7 +157,7 @@ def _version(package: str) -> str:
 @cache
 def _source_hash(module: str) -> str:
     """A hash of a module's source and of all it imports from this package."""
-    return code_cache.hash_sources("phobos.kernels.cuda", Path(__file__).parent, [module])
+    return code_cache.hash_sources("phobos.kernels.cuda", Path(__file__).parent, [f"code.{module}"])
 
 
 def _path(root: Path, name: str, target: CompileTarget, suffix: str) -> Path:

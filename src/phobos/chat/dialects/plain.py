@@ -1,6 +1,0 @@
-"""For templates that know no tools: calls are asked for, and read, as `chat/conversation.py` introduces them."""
-
-from phobos.chat.dialects.dialect import Dialect
-from phobos.chat.dialects.hermes import CALLS
-
-PLAIN = Dialect("plain", CALLS, lambda template: True)

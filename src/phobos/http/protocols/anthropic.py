@@ -1,0 +1,330 @@
+"""Anthropic's Messages API: fields in, a `Job` out. Replies are made in `anthropic_reply.py`.
+
+A message's content blocks become the messages every protocol shares: text is joined, `tool_use` becomes a call,
+`tool_result` a tool's message of its own, `thinking` the reasoning. What is left out of the tables is ignored, and
+reported; what Phobos knows and cannot do is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from phobos.chat.messages import (
+    GenerationRequest,
+    Message,
+    OutputFormat,
+    SamplingParams,
+    ToolCall,
+    ToolChoice,
+    ToolSpec,
+)
+from phobos.errors import RequestError
+from phobos.http.capabilities import check_request, count_prompt
+from phobos.http.generation import Job
+from phobos.http.protocols.anthropic_reply import MessageDialect
+from phobos.http.protocols.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
+from phobos.http.protocols.fields import Fields, convert, sort_fields
+from phobos.http.protocols.openai import parse_stops
+from phobos.http.served import ServedModel
+from phobos.http.transport.wire import quoted
+from phobos.settings import ServeSettings
+
+# Fields of the hosted service that have no meaning here.
+_BOOKKEEPING = frozenset(
+    {"cache_control", "inference_geo", "speed", "diagnostics", "user_profile_id", "workspace_id", "context_management"}
+)
+_NOT_OFFERED = ("container", "mcp_servers", "prefill")
+_BILLING = "x-anthropic-billing-header:"  # a client's note to its vendor, new with every request
+
+_Unit = Annotated[float, Meta(ge=0, le=1)]
+_Natural = Annotated[int, Meta(ge=0)]
+
+
+class Thinking(msgspec.Struct):
+    """`thinking`."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Meta(ge=1)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class ToolChoiceField(msgspec.Struct):
+    """`tool_choice`."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputConfig(msgspec.Struct):
+    """`output_config`."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: Any = None
+
+
+class MessagesFields(msgspec.Struct, kw_only=True):
+    """`POST /v1/messages`."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    messages: Any = None
+    system: Any = None
+    tools: Any = None
+    tool_choice: ToolChoiceField | None = None
+    stop_sequences: list[str] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_k: _Natural | None = None
+    top_p: _Unit | None = None
+    min_p: _Unit | None = None
+    seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None
+    stream: bool | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_slot: _Natural | None = None
+    cache_prompt: bool | None = None
+    container: Any = None
+    mcp_servers: Any = None
+    prefill: Any = None
+
+
+_NAMES = frozenset(MessagesFields.__struct_fields__) | _BOOKKEEPING
+
+
+def parse_message_job(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
+    """A messages request. Raises `RequestError`."""
+    fields, asked = _read(body, settings)
+    if asked.max_tokens is None:
+        raise RequestError("max_tokens is required", param="max_tokens")
+    request = _request(asked, request_id, settings)
+    omits = asked.thinking is not None and asked.thinking.display == "omitted"
+    dialect = MessageDialect(request_id, omits_thinking=omits)
+    return Job((request,), bool(asked.stream), asked.model, dialect, fields.unknown)
+
+
+def count_tokens(body: dict[str, Any], model: ServedModel, request_id: str, settings: ServeSettings) -> dict[str, int]:
+    """How many tokens the prompt of a messages request has, also of one that does not fit. Raises `RequestError`."""
+    _, asked = _read(body, settings)
+    request = _request(asked, request_id, settings)
+    check_request(request, model)
+    return {"input_tokens": count_prompt(request, model)}
+
+
+def _read(body: dict[str, Any], settings: ServeSettings) -> tuple[Fields, MessagesFields]:
+    fields = sort_fields(body, _NAMES, strict=settings.strict_fields)
+    asked = convert(_without_nulls(fields.values), MessagesFields)
+    for name in _NOT_OFFERED:
+        if getattr(asked, name) not in (None, []):
+            raise RequestError(f"{name} is not supported here", code="unsupported_parameter", param=name)
+    return fields, asked
+
+
+def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
+    """Null equals absent in the option objects too."""
+    objects = ("thinking", "tool_choice", "output_config")
+    return {
+        name: {k: v for k, v in value.items() if v is not None}
+        if name in objects and isinstance(value, dict)
+        else value
+        for name, value in values.items()
+    }
+
+
+def _request(asked: MessagesFields, request_id: str, settings: ServeSettings) -> GenerationRequest:
+    if asked.messages is None:
+        raise RequestError("messages is required", param="messages")
+    messages = parse_conversation(asked.system, asked.messages)
+    tools = parse_flat_tools(asked.tools, kinds=(None, "custom"), schema="input_schema")
+    choice = _parse_choice(asked.tool_choice, tools)
+    thinking = asked.thinking.type if asked.thinking is not None else "disabled"
+    effort = asked.output_config.effort if asked.output_config is not None else None
+    place = f"messages[{len(asked.messages) - 1}]"
+    return GenerationRequest(
+        request_id=request_id,
+        messages=messages,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=not (asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use),
+        output=_parse_output(asked.output_config),
+        sampling=SamplingParams(
+            temperature=asked.temperature, top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p, seed=asked.seed
+        ),
+        max_tokens=asked.max_tokens,
+        stop=parse_stops(asked.stop_sequences, "stop_sequences"),
+        thinking=thinking != "disabled",
+        thinking_optional=thinking == "adaptive",
+        thinking_budget=asked.thinking.budget_tokens if asked.thinking is not None else None,
+        reasoning_effort="xhigh" if effort == "max" else effort,
+        prefill_thinking=settings.prefill_thinking,
+        continue_assistant=settings.continue_assistant and is_continued(messages, tools, place),
+        cache_slot=asked.cache_slot,
+        cache_prompt=asked.cache_prompt is not False,
+    )
+
+
+# --- the conversation -----------------------------------------------------------------------------------------------
+
+
+def parse_conversation(system: Any, value: Any) -> tuple[Message, ...]:
+    """`system` and `messages`. Raises `RequestError`."""
+    if not isinstance(value, list):
+        raise _invalid("messages must be a list of messages", "messages")
+    if not value:
+        raise _invalid("messages must hold at least one message", "messages")
+    messages: list[Message] = []
+    if system is not None:
+        text = _join_text(system, "system", skip=_BILLING)
+        if text:
+            messages.append(Message("system", text))
+    calls = CallBook()
+    for index, item in enumerate(value):
+        place = f"messages[{index}]"
+        if not isinstance(item, dict):
+            raise _invalid(f"{place} must be an object with a role and content", place)
+        role, content = item.get("role"), item.get("content")
+        if role == "assistant":
+            messages.append(_parse_assistant(content, place, calls))
+        elif role == "user":
+            messages += _parse_user(content, place, calls)
+        elif role == "system":
+            messages.append(Message("system", _join_text(content, f"{place}.content")))
+        else:
+            found = "is missing" if role is None else f"is {quoted(role)}"
+            raise _invalid(f"{place}.role {found}: it must be user or assistant", f"{place}.role")
+    return tuple(messages)
+
+
+def _parse_user(content: Any, place: str, calls: CallBook) -> list[Message]:
+    """Text as one message, each tool's result as one of its own, in their order."""
+    messages: list[Message] = []
+    texts: list[str] = []
+    for block, where in _blocks_of(content, f"{place}.content"):
+        if block.get("type") != "tool_result":
+            texts.append(_block_text(block, where))
+            continue
+        if texts:
+            messages.append(Message("user", "\n".join(texts)))
+            texts = []
+        call_id = block.get("tool_use_id")
+        if call_id is not None and not isinstance(call_id, str):
+            raise _invalid(f"{where}.tool_use_id must be a string", f"{where}.tool_use_id")
+        calls.note_result(call_id, f"{where}.tool_use_id")
+        messages.append(Message("tool", _result_text(block, where), tool_call_id=call_id))
+    if texts or not messages:
+        messages.append(Message("user", "\n".join(texts)))
+    return messages
+
+
+def _result_text(block: dict[str, Any], place: str) -> str:
+    content = block.get("content")
+    text = "" if content is None else _join_text(content, f"{place}.content")
+    if block.get("is_error") is True and not text.lower().startswith("error"):
+        return f"Error: {text}"
+    return text
+
+
+def _parse_assistant(content: Any, place: str, calls: CallBook) -> Message:
+    texts: list[str] = []
+    reasoning: list[str] = []
+    made: list[ToolCall] = []
+    for block, where in _blocks_of(content, f"{place}.content"):
+        kind = block.get("type")
+        if kind == "thinking":
+            reasoning.append(_text_of(block, "thinking", where))
+        elif kind == "tool_use":
+            made.append(_parse_call(block, where))
+            calls.note_call(made[-1].id, f"{where}.id")
+        elif kind != "redacted_thinking":
+            texts.append(_block_text(block, where))
+    text = "".join(texts)
+    return Message(
+        "assistant",
+        None if made and not text else text,
+        reasoning="".join(reasoning) or None,
+        tool_calls=tuple(made),
+    )
+
+
+def _parse_call(block: dict[str, Any], place: str) -> ToolCall:
+    call_id, arguments = block.get("id"), block.get("input")
+    if not isinstance(call_id, str) or not call_id:
+        raise RequestError(f"{place}.id must be a string", code="invalid_tool_call", param=f"{place}.id")
+    if arguments is not None and not isinstance(arguments, dict):
+        raise RequestError(f"{place}.input must be an object", code="invalid_tool_call", param=f"{place}.input")
+    name = check_tool_name(block.get("name"), f"{place}.name")
+    return ToolCall(call_id, name, msgspec.json.encode(arguments or {}).decode())
+
+
+def _blocks_of(content: Any, place: str) -> list[tuple[dict[str, Any], str]]:
+    """Content as blocks with their places; a string is one text block."""
+    if isinstance(content, str):
+        return [({"type": "text", "text": content}, place)]
+    if not isinstance(content, list):
+        raise _invalid(f"{place} must be a string or a list of blocks", place)
+    for index, block in enumerate(content):
+        if not isinstance(block, dict):
+            raise _invalid(f"{place}[{index}] must be an object with a type", f"{place}[{index}]")
+    return [(block, f"{place}[{index}]") for index, block in enumerate(content)]
+
+
+def _join_text(content: Any, place: str, *, skip: str | None = None) -> str:
+    texts = [_block_text(block, where) for block, where in _blocks_of(content, place)]
+    return "\n".join(text for text in texts if skip is None or not text.startswith(skip))
+
+
+def _block_text(block: dict[str, Any], place: str) -> str:
+    kind = block.get("type")
+    if kind != "text":
+        raise RequestError(
+            f"{place}.type {quoted(kind)} is not supported: this model reads text only",
+            code="unsupported_content",
+            param=f"{place}.type",
+        )
+    return _text_of(block, "text", place)
+
+
+def _text_of(block: dict[str, Any], field: str, place: str) -> str:
+    text = block.get(field)
+    if not isinstance(text, str):
+        raise _invalid(f"{place}.{field} must be a string", f"{place}.{field}")
+    return text
+
+
+def _invalid(message: str, param: str) -> RequestError:
+    return RequestError(message, code="invalid_message", param=param)
+
+
+# --- tools and formats ----------------------------------------------------------------------------------------------
+
+
+def _parse_choice(value: ToolChoiceField | None, tools: tuple[ToolSpec, ...]) -> ToolChoice:
+    if value is None or value.type == "auto":
+        return ToolChoice()
+    if value.type == "none":
+        return ToolChoice("none")
+    if value.type == "any":
+        if not tools:
+            raise RequestError("tool_choice is any, but there are no tools", param="tool_choice")
+        return ToolChoice("required")
+    if value.name is None:
+        raise RequestError("tool_choice.name is required", param="tool_choice.name")
+    if value.name not in {tool.name for tool in tools}:
+        raise RequestError(
+            f"tool_choice names {quoted(value.name)}, which is not among the tools", param="tool_choice.name"
+        )
+    return ToolChoice("function", value.name)
+
+
+def _parse_output(config: OutputConfig | None) -> OutputFormat:
+    if config is None or config.format is None:
+        return OutputFormat()
+    place = "output_config.format"
+    if not isinstance(config.format, dict) or config.format.get("type") != "json_schema":
+        raise RequestError(f"{place}.type must be json_schema", code="unsupported_value", param=f"{place}.type")
+    schema = config.format.get("schema")
+    if not isinstance(schema, dict):
+        raise RequestError(f"{place}.schema must be a JSON schema object", param=f"{place}.schema")
+    return OutputFormat("json_schema", schema=schema)

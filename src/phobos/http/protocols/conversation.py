@@ -1,0 +1,241 @@
+"""The `messages` of a chat request, checked and turned into `Message`s.
+
+Text parts are joined; developer reads as system. Every fault is a `RequestError` whose `param` is the place in the
+list (`messages[2].content`). A tool's result must answer one call that is known and has no answer yet.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from phobos.chat.messages import Message, Role, ToolCall, ToolSpec
+from phobos.chat.tool_schemas import MAX_TOOLS, normalise_parameters
+from phobos.errors import RequestError
+from phobos.http.transport.wire import quoted
+
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+
+
+class CallBook:
+    """Which calls a conversation has made, and which of them have no answer yet."""
+
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+        self._seen: set[str] = set()
+
+    def note_call(self, call_id: str, place: str) -> None:
+        """A call is made. Raises `RequestError` for an id that was used before."""
+        if call_id in self._seen:
+            raise RequestError(
+                f"{place}: the call id {quoted(call_id)} is used twice", code="invalid_tool_call", param=place
+            )
+        self._seen.add(call_id)
+        self._open.add(call_id)
+
+    def note_result(self, call_id: str | None, place: str) -> None:
+        """A call is answered. Raises `RequestError` where no open call has this id."""
+        if call_id is None:
+            raise RequestError(f"{place} is required on a tool's result", code="invalid_tool_result", param=place)
+        if call_id not in self._open:
+            reason = "is answered twice" if call_id in self._seen else "answers no call made before it"
+            raise RequestError(f"{place} {quoted(call_id)} {reason}", code="invalid_tool_result", param=place)
+        self._open.discard(call_id)
+
+
+def parse_messages(value: Any, *, param: str = "messages") -> tuple[Message, ...]:
+    """The conversation. Raises `RequestError`."""
+    if not isinstance(value, list):
+        raise _invalid(f"{param} must be a list of messages", param)
+    if not value:
+        raise _invalid(f"{param} must hold at least one message", param)
+    calls = CallBook()
+    messages = []
+    for index, item in enumerate(value):
+        place = f"{param}[{index}]"
+        if not isinstance(item, dict):
+            raise _invalid(f"{place} must be an object with a role and content", place)
+        message = _parse_message(item, place)
+        for call in message.tool_calls:
+            calls.note_call(call.id, f"{place}.tool_calls")
+        if message.role == "tool":
+            calls.note_result(message.tool_call_id, f"{place}.tool_call_id")
+        messages.append(message)
+    return tuple(messages)
+
+
+def is_continued(messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], place: str) -> bool:
+    """Whether the last message is the assistant's and to be continued; `place` names it. Raises `RequestError` where
+    it cannot be."""
+    last = messages[-1]
+    if last.role != "assistant":
+        return False
+    if last.tool_calls or (tools and last.content):
+        raise _invalid(f"{place}: an assistant message cannot be continued together with tools", place)
+    if not last.content:
+        return False
+    if last.content[-1].isspace():
+        raise _invalid(
+            f"{place}: an assistant message that is to be continued must not end in white space", f"{place}.content"
+        )
+    return True
+
+
+def _parse_message(item: dict[str, Any], place: str) -> Message:
+    name = item.get("role")
+    if not isinstance(name, str) or name not in _ROLES:
+        known = ", ".join(_ROLES)
+        found = "is missing" if name is None else f"is {quoted(name)}"
+        raise _invalid(f"{place}.role {found}: it must be one of {known}", f"{place}.role")
+    role = _ROLES[name]
+    calls = _parse_calls(item.get("tool_calls"), f"{place}.tool_calls")
+    if calls and role != "assistant":
+        raise _invalid(f"{place}.tool_calls belongs to assistant messages", f"{place}.tool_calls")
+    reasoning = _text_field(item, "reasoning_content", place) or _text_field(item, "reasoning", place)
+    content = _parse_content(item.get("content"), f"{place}.content")
+    if content is None:
+        if role == "tool" or (role == "assistant" and reasoning):
+            content = ""
+        elif not calls:
+            raise _invalid(f"{place}.content is required for role {name}", f"{place}.content")
+    return Message(
+        role,
+        content,
+        reasoning=reasoning,
+        tool_calls=calls,
+        tool_call_id=_text_field(item, "tool_call_id", place),
+        name=_text_field(item, "name", place),
+    )
+
+
+def _text_field(item: dict[str, Any], name: str, place: str) -> str | None:
+    value = item.get(name)
+    if value is not None and not isinstance(value, str):
+        raise _invalid(f"{place}.{name} must be a string", f"{place}.{name}")
+    return value
+
+
+def _parse_content(value: Any, place: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise _invalid(f"{place} must be a string or a list of parts", place)
+    return "".join(_parse_part(part, f"{place}[{index}]") for index, part in enumerate(value))
+
+
+def _parse_part(part: Any, place: str) -> str:
+    if not isinstance(part, dict):
+        raise _invalid(f"{place} must be an object with a type", place)
+    kind = part.get("type")
+    field = "refusal" if kind == "refusal" else "text"
+    if kind not in ("text", "refusal"):
+        raise RequestError(
+            f"{place}.type {quoted(kind)} is not supported: this model reads text only",
+            code="unsupported_content",
+            param=f"{place}.type",
+        )
+    text = part.get(field)
+    if not isinstance(text, str):
+        raise _invalid(f"{place}.{field} must be a string", f"{place}.{field}")
+    return text
+
+
+def _parse_calls(value: Any, place: str) -> tuple[ToolCall, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise _invalid_call(f"{place} must be a list", place)
+    return tuple(_parse_call(item, f"{place}[{index}]") for index, item in enumerate(value))
+
+
+def _parse_call(item: Any, place: str) -> ToolCall:
+    function = item.get("function") if isinstance(item, dict) else None
+    if not isinstance(function, dict) or item.get("type", "function") != "function":
+        raise _invalid_call(f"{place} must be a function call with a function object", place)
+    call_id = item.get("id")
+    if not isinstance(call_id, str) or not call_id:
+        raise _invalid_call(f"{place}.id must be a string", f"{place}.id")
+    name = check_tool_name(function.get("name"), f"{place}.function.name")
+    return ToolCall(call_id, name, _parse_arguments(function.get("arguments"), f"{place}.function.arguments"))
+
+
+def _parse_arguments(value: Any, place: str) -> str:
+    """The JSON text of an object, as it was sent where it was sent as text, so that numbers keep every digit."""
+    if value is None or value == "":
+        return "{}"
+    if isinstance(value, dict):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, str):
+        try:
+            if isinstance(msgspec.json.decode(value), dict):
+                return value
+        except (msgspec.DecodeError, RecursionError):
+            pass
+    raise _invalid_call(f"{place} must be the JSON text of an object", place)
+
+
+def check_tool_name(value: Any, place: str) -> str:
+    """A tool's name. Raises `RequestError` quoting a bad one back."""
+    if not isinstance(value, str) or not _TOOL_NAME.fullmatch(value):
+        raise RequestError(
+            f"{place} {quoted(value)} is no tool name: use up to 128 letters, digits, and any of _ - . : /",
+            code="invalid_tool_name",
+            param=place,
+        )
+    return value
+
+
+def parse_flat_tools(value: Any, *, kinds: tuple[str | None, ...], schema: str) -> tuple[ToolSpec, ...]:
+    """`tools` whose fields stand at the top: name, description, and the parameters under `schema`. Only the `kinds`
+    that a client runs itself are here. Raises `RequestError`."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise RequestError("tools must be a list", param="tools")
+    if len(value) > MAX_TOOLS:
+        raise RequestError(f"tools holds {len(value)} tools, and at most {MAX_TOOLS} are taken", param="tools")
+    tools: dict[str, ToolSpec] = {}
+    for index, item in enumerate(value):
+        place = f"tools[{index}]"
+        tool = _parse_flat_tool(item, place, kinds, schema)
+        if tool.name in tools:
+            raise RequestError(
+                f"{place}.name {quoted(tool.name)} is taken twice", code="invalid_tool_name", param=f"{place}.name"
+            )
+        tools[tool.name] = tool
+    return tuple(tools.values())
+
+
+def _parse_flat_tool(item: Any, place: str, kinds: tuple[str | None, ...], schema: str) -> ToolSpec:
+    if not isinstance(item, dict):
+        raise RequestError(f"{place} must be an object with a name", param=place)
+    kind = item.get("type")
+    if kind not in kinds:
+        raise RequestError(
+            f"{place}.type {quoted(kind)} is not supported: only tools the client runs are",
+            code="unsupported_value",
+            param=f"{place}.type",
+        )
+    name = check_tool_name(item.get("name"), f"{place}.name")
+    description = item.get("description")
+    if description is not None and not isinstance(description, str):
+        raise RequestError(f"{place}.description must be a string", param=f"{place}.description")
+    parameters = normalise_parameters(name, item.get(schema))
+    return ToolSpec(name, description or "", parameters, strict=item.get("strict") is True)
+
+
+def _invalid(message: str, param: str) -> RequestError:
+    return RequestError(message, code="invalid_message", param=param)
+
+
+def _invalid_call(message: str, param: str) -> RequestError:
+    return RequestError(message, code="invalid_tool_call", param=param)

@@ -1,0 +1,185 @@
+"""The routes llama-server's clients know, in its shapes: `/slots`, `/props`, `/tokenize`, `/detokenize`,
+`/apply-template`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+import phobos
+from phobos.chat.messages import GenerationRequest
+from phobos.chat.tool_schemas import parse_tools
+from phobos.counters import Snapshot
+from phobos.errors import RequestError
+from phobos.http.protocols.conversation import parse_messages
+from phobos.http.protocols.fields import convert, decode_object
+from phobos.http.served import ServedModel, SlotActions
+
+
+class TokenizeFields(msgspec.Struct):
+    """`POST /tokenize`."""
+
+    content: str
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+
+
+class DetokenizeFields(msgspec.Struct):
+    """`POST /detokenize`."""
+
+    tokens: list[Annotated[int, msgspec.Meta(ge=0)]]
+
+
+class TemplateFields(msgspec.Struct):
+    """`POST /apply-template`."""
+
+    messages: Any
+    tools: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+
+
+def _present(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def tokenize(body: dict[str, Any], model: ServedModel) -> dict[str, Any]:
+    """Text to ids; with `with_pieces` each id with its text, or its bytes where they are no text."""
+    asked = convert(_present(body), TokenizeFields)
+    special = asked.parse_special is not False
+    ids = model.tokenizer.encode(asked.content, special=special, bos=bool(asked.add_special))
+    if not asked.with_pieces:
+        return {"tokens": ids}
+    return {"tokens": [{"id": token, "piece": _shown_piece(model.tokenizer.piece(token))} for token in ids]}
+
+
+def _shown_piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
+def detokenize(body: dict[str, Any], model: ServedModel) -> dict[str, Any]:
+    """Ids to text."""
+    asked = convert(_present(body), DetokenizeFields)
+    if any(token >= model.tokenizer.n_vocab for token in asked.tokens):
+        raise RequestError(f"tokens holds an id beyond the vocabulary of {model.tokenizer.n_vocab}", param="tokens")
+    return {"content": model.tokenizer.decode(asked.tokens, special=True)}
+
+
+def apply_template(body: dict[str, Any], model: ServedModel, request_id: str) -> dict[str, Any]:
+    """The prompt a conversation becomes, as the model will read it."""
+    asked = convert(_present(body), TemplateFields)
+    kwargs = dict(asked.chat_template_kwargs or {})
+    thinking = kwargs.pop("enable_thinking", asked.enable_thinking)
+    request = GenerationRequest(
+        request_id=request_id,
+        messages=parse_messages(asked.messages),
+        tools=parse_tools(asked.tools),
+        thinking=thinking is True,
+        template_kwargs=kwargs,
+    )
+    return {"prompt": model.tokenizer.decode(list(model.prepare(request, any_length=True)), special=True)}
+
+
+def describe_slots(model: ServedModel, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """What each slot holds and does; no text of any conversation."""
+    running = {info.slot: info for info in snapshot.live if info.slot is not None and info.phase != "done"}
+    rows = []
+    for index in range(model.n_slots):
+        slot = next((slot for slot in snapshot.slots if slot.index == index), None)
+        info = running.get(index)
+        rows.append(
+            {
+                "id": index,
+                "n_ctx": model.n_ctx,
+                "n_tokens": slot.n_tokens if slot is not None else 0,
+                "is_processing": info is not None or (slot is not None and slot.busy),
+                "id_task": info.request_id if info is not None else None,
+                "phase": info.phase if info is not None else "idle",
+                "n_prompt_tokens": info.n_prompt if info is not None else 0,
+                "n_prompt_tokens_processed": info.n_prompt_done if info is not None else 0,
+                "n_prompt_tokens_cache": info.n_cached if info is not None else 0,
+                "n_decoded": info.n_generated if info is not None else 0,
+            }
+        )
+    return rows
+
+
+class SlotFields(msgspec.Struct):
+    """`POST /slots/{id}?action=save` and `restore`."""
+
+    filename: str = ""
+
+
+def act_on_slot(actions: SlotActions, slot_id: str, query: str, body: bytes) -> dict[str, Any]:
+    """`POST /slots/{id}?action=save|restore|erase`: blocks until it is done."""
+    if not (slot_id.isascii() and slot_id.isdigit() and len(slot_id) < 10):
+        raise RequestError("the slot in the path must be a number", param="id_slot")
+    slot = int(slot_id)
+    action = parse_qs(query).get("action", [""])[-1]
+    if action == "erase":
+        return {"id_slot": slot, "n_erased": actions.erase(slot).n_tokens}
+    if action not in ("save", "restore"):
+        raise RequestError("action must be save, restore or erase, as in ?action=save", param="action")
+    filename = convert(_present(decode_object(body)), SlotFields).filename
+    if not filename:
+        raise RequestError(f"filename is missing: name the file to {action}", param="filename")
+    if action == "save":
+        saved = actions.save(slot, filename)
+        return {
+            "id_slot": slot,
+            "filename": filename,
+            "n_saved": saved.n_tokens,
+            "n_written": saved.n_bytes,
+            "timings": {"save_ms": round(1000 * saved.seconds, 3)},
+        }
+    restored = actions.restore(slot, filename)
+    return {
+        "id_slot": slot,
+        "filename": filename,
+        "n_restored": restored.n_tokens,
+        "n_read": restored.n_bytes,
+        "timings": {"restore_ms": round(1000 * restored.seconds, 3)},
+    }
+
+
+def describe_props(model: ServedModel, name: str) -> dict[str, Any]:
+    """The server's properties; the file's name, never its path."""
+    defaults = model.settings.sampling
+    tokenizer = model.tokenizer
+    chat_template = getattr(model.template, "source", None)
+    return {
+        "default_generation_settings": {
+            "n_ctx": model.n_ctx,
+            "params": {
+                "temperature": defaults.temperature,
+                "top_k": defaults.top_k,
+                "top_p": defaults.top_p,
+                "min_p": defaults.min_p,
+                "typical_p": defaults.typical_p,
+                "presence_penalty": defaults.presence_penalty,
+                "frequency_penalty": defaults.frequency_penalty,
+                "repeat_penalty": defaults.repetition_penalty,
+                "seed": defaults.seed,
+                "max_tokens": defaults.max_tokens,
+            },
+        },
+        "total_slots": model.n_slots,
+        "model_alias": name,
+        "model_path": model.settings.model_path.name,
+        "chat_template": chat_template if isinstance(chat_template, str) else "",
+        "bos_token": _special_text(tokenizer, tokenizer.bos_id),
+        "eos_token": _special_text(tokenizer, tokenizer.eos_id),
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"phobos-{phobos.__version__}",
+        "is_sleeping": False,
+    }
+
+
+def _special_text(tokenizer: Any, token: int | None) -> str:
+    return "" if token is None else str(tokenizer.decode([token], special=True))

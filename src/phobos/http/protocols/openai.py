@@ -1,0 +1,363 @@
+"""OpenAI's chat and completion requests: fields in, a `Job` out. Replies are made in `openai_reply.py`.
+
+The tables at the top are the contract: what is read, with its type and range. What is left out of them is ignored,
+and reported; what Phobos knows and cannot do is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from phobos.chat.messages import (
+    GenerationRequest,
+    Message,
+    OutputFormat,
+    SamplingParams,
+    ToolChoice,
+    ToolSpec,
+)
+from phobos.chat.tool_schemas import parse_tools
+from phobos.errors import RequestError
+from phobos.http.capabilities import check_request, count_prompt
+from phobos.http.generation import Job
+from phobos.http.protocols.conversation import is_continued, parse_messages
+from phobos.http.protocols.fields import convert, sort_fields
+from phobos.http.protocols.openai_reply import ChatDialect, CompletionDialect
+from phobos.http.served import ServedModel
+from phobos.http.transport.wire import quoted
+from phobos.settings import ServeSettings
+
+MAX_STOPS = 16
+MAX_LOGPROBS = 32
+MAX_PROMPTS = 128
+
+_Unit = Annotated[float, Meta(ge=0, le=1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Count = Annotated[int, Meta(ge=1)]
+_Natural = Annotated[int, Meta(ge=0)]
+_Token = Annotated[int, Meta(ge=0)]
+
+
+class StreamOptions(msgspec.Struct):
+    """`stream_options`; what else stands in it is not read."""
+
+    include_usage: bool | None = None
+
+
+class SharedFields(msgspec.Struct, kw_only=True):
+    """What chat and completion requests have in common."""
+
+    model: str | None = None
+    max_tokens: _Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
+    top_p: _Unit | None = None
+    min_p: _Unit | None = None
+    typical_p: _Unit | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    stop: str | list[str] | None = None
+    ignore_leading_stop: bool | None = None
+    n: _Count | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_slot: _Natural | None = None
+    cache_prompt: bool | None = None
+
+
+class ChatFields(SharedFields, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: Any = None
+    max_completion_tokens: _Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    response_format: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    strict_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+    preserve_thinking: bool | None = None
+    thinking_budget: _Natural | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    prediction: Any = None
+    functions: Any = None
+    function_call: Any = None
+    echo: bool | None = None
+    # llama-server's and vLLM's
+    grammar: str | None = None
+    json_schema: Any = None
+    id_slot: Annotated[int, Meta(ge=-1)] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+
+
+class CompletionFields(SharedFields, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[str | _Token | list[_Token]] | None = None
+    suffix: str | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    best_of: _Count | None = None
+
+
+_CHAT_NAMES = frozenset(ChatFields.__struct_fields__)
+_COMPLETION_NAMES = frozenset(CompletionFields.__struct_fields__)
+_NOT_OFFERED = ("audio", "prediction", "functions", "function_call", "echo")
+_RESERVED_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "documents"})
+
+
+def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
+    """A chat request. Raises `RequestError`."""
+    fields = sort_fields(body, _CHAT_NAMES, strict=settings.strict_fields)
+    asked = convert(fields.values, ChatFields)
+    for name in _NOT_OFFERED:
+        if getattr(asked, name) is not None:
+            raise RequestError(f"{name} is not supported here", code="unsupported_parameter", param=name)
+    if asked.modalities is not None and asked.modalities != ["text"]:
+        raise RequestError("modalities: only text can be produced", code="unsupported_value", param="modalities")
+    messages = parse_messages(asked.messages if asked.messages is not None else _missing("messages"))
+    tools = parse_tools(asked.tools)
+    choice = _parse_tool_choice(asked.tool_choice, tools)
+    if asked.strict_tool_calls and (asked.stream or asked.logprobs):
+        other = "stream" if asked.stream else "logprobs"
+        raise RequestError(f"strict_tool_calls cannot be combined with {other}", param="strict_tool_calls")
+    thinking, kwargs = _parse_thinking(asked)
+    request = GenerationRequest(
+        request_id=request_id,
+        messages=messages,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=asked.parallel_tool_calls is not False,
+        strict_tool_calls=bool(asked.strict_tool_calls),
+        output=_parse_output(asked),
+        sampling=_sampling(asked),
+        max_tokens=asked.max_completion_tokens or asked.max_tokens,
+        stop=parse_stops(asked.stop),
+        ignore_leading_stop=bool(asked.ignore_leading_stop),
+        n=asked.n or 1,
+        top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+        thinking=thinking,
+        thinking_budget=asked.thinking_budget,
+        reasoning_effort=asked.reasoning_effort,
+        preserve_thinking=asked.preserve_thinking,
+        prefill_thinking=settings.prefill_thinking,
+        continue_assistant=_continues(asked, settings) and _is_continued(asked, messages, tools),
+        template_kwargs=kwargs,
+        cache_slot=asked.id_slot if asked.cache_slot is None and asked.id_slot != -1 else asked.cache_slot,
+        cache_prompt=asked.cache_prompt is not False,
+    )
+    dialect = ChatDialect(request, include_usage=_wants_usage(asked))
+    return Job((request,), bool(asked.stream), asked.model, dialect, fields.unknown)
+
+
+def count_chat_tokens(
+    body: dict[str, Any], model: ServedModel, request_id: str, settings: ServeSettings
+) -> dict[str, Any]:
+    """How many tokens the prompt of a chat request has, also of one that does not fit. Raises `RequestError`."""
+    (request,) = parse_chat(body, request_id, settings).requests
+    check_request(request, model)
+    return {"object": "response.input_tokens", "input_tokens": count_prompt(request, model)}
+
+
+def _continues(asked: ChatFields, settings: ServeSettings) -> bool:
+    """Whether a last assistant message is to be continued: as asked for, else as the flag says."""
+    if asked.continue_final_message and asked.add_generation_prompt:
+        message = "continue_final_message and add_generation_prompt contradict each other: send one of them"
+        raise RequestError(message, param="add_generation_prompt")
+    if asked.continue_final_message is not None:
+        return asked.continue_final_message
+    return settings.continue_assistant if asked.add_generation_prompt is None else not asked.add_generation_prompt
+
+
+def _is_continued(asked: ChatFields, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...]) -> bool:
+    """Whether the last message is continued. Raises `RequestError` where that was asked for and cannot be."""
+    if is_continued(messages, tools, f"messages[{len(messages) - 1}]"):
+        return True
+    if asked.continue_final_message or asked.add_generation_prompt is False:
+        name = "continue_final_message" if asked.continue_final_message else "add_generation_prompt"
+        raise RequestError(f"{name}: there is no assistant message at the end to go on with", param=name)
+    return False
+
+
+def parse_completion(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
+    """A completion request. Raises `RequestError`."""
+    fields = sort_fields(body, _COMPLETION_NAMES, strict=settings.strict_fields)
+    asked = convert(fields.values, CompletionFields)
+    if asked.best_of is not None and asked.best_of > 1:
+        raise RequestError("best_of above 1 is not supported", code="unsupported_value", param="best_of")
+    prompts = parse_prompts(asked.prompt if asked.prompt is not None else _missing("prompt"))
+    requests = tuple(
+        GenerationRequest(
+            request_id=request_id,
+            prompt=prompt,
+            suffix=asked.suffix,
+            sampling=_sampling(asked),
+            max_tokens=asked.max_tokens,
+            stop=parse_stops(asked.stop),
+            ignore_leading_stop=bool(asked.ignore_leading_stop),
+            n=asked.n or 1,
+            top_logprobs=asked.logprobs or None,
+            echo=bool(asked.echo),
+            cache_slot=asked.cache_slot,
+            cache_prompt=asked.cache_prompt is not False,
+        )
+        for prompt in prompts
+    )
+    dialect = CompletionDialect(requests, include_usage=_wants_usage(asked))
+    return Job(requests, bool(asked.stream), asked.model, dialect, fields.unknown)
+
+
+def _missing(name: str) -> Any:
+    raise RequestError(f"{name} is required", param=name)
+
+
+def _wants_usage(asked: SharedFields) -> bool:
+    return asked.stream_options is not None and bool(asked.stream_options.include_usage)
+
+
+def _sampling(asked: SharedFields) -> SamplingParams:
+    return SamplingParams(
+        temperature=asked.temperature,
+        top_k=None if asked.top_k is None else max(0, asked.top_k),
+        top_p=asked.top_p,
+        min_p=asked.min_p,
+        typical_p=asked.typical_p,
+        presence_penalty=asked.presence_penalty,
+        frequency_penalty=asked.frequency_penalty,
+        repetition_penalty=asked.repetition_penalty,
+        seed=asked.seed,
+        logit_bias=_logit_bias(asked.logit_bias),
+    )
+
+
+def _logit_bias(value: dict[str, float] | None) -> Mapping[int, float]:
+    biases: dict[int, float] = {}
+    for key, bias in (value or {}).items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10):
+            raise RequestError(f"logit_bias: {quoted(key)} is no token id", param="logit_bias")
+        biases[int(key)] = bias
+    return biases
+
+
+def parse_stops(value: str | list[str] | None, field: str = "stop") -> tuple[str, ...]:
+    """The stop strings. Raises `RequestError` naming the field."""
+    stops = (value,) if isinstance(value, str) else tuple(value or ())
+    if len(stops) > MAX_STOPS:
+        raise RequestError(f"{field} holds {len(stops)} strings, and at most {MAX_STOPS} are taken", param=field)
+    if "" in stops:
+        raise RequestError(f"{field} holds an empty string", param=field)
+    return stops
+
+
+def parse_prompts(value: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
+    """One prompt or several: text, ids, or a list of either."""
+    if isinstance(value, str):
+        return (value,)
+    if not value:
+        raise RequestError("prompt is an empty list", param="prompt")
+    if all(isinstance(item, int) for item in value):
+        return (tuple(value),)
+    if any(isinstance(item, int) for item in value):
+        raise RequestError("prompt mixes token ids with other kinds", param="prompt")
+    if len(value) > MAX_PROMPTS:
+        raise RequestError(f"prompt holds {len(value)} prompts, and at most {MAX_PROMPTS} are taken", param="prompt")
+    if any(item == [] for item in value):
+        raise RequestError("prompt holds an empty list", param="prompt")
+    return tuple(item if isinstance(item, str) else tuple(item) for item in value)
+
+
+def _parse_thinking(asked: ChatFields) -> tuple[bool, dict[str, Any]]:
+    """Whether to reason, and what else the template is told."""
+    kwargs = dict(asked.chat_template_kwargs or {})
+    reserved = sorted(_RESERVED_KWARGS & kwargs.keys())
+    if reserved:
+        param = f"chat_template_kwargs.{reserved[0]}"
+        raise RequestError(f"{param} cannot be set: it is the server's own", param=param)
+    wanted = kwargs.pop("enable_thinking", None)
+    if wanted is not None and not isinstance(wanted, bool):
+        param = "chat_template_kwargs.enable_thinking"
+        raise RequestError(f"{param} must be true or false", param=param)
+    if wanted is None:
+        wanted = asked.enable_thinking
+    if wanted is None:
+        wanted = asked.reasoning_effort not in (None, "none")
+    return wanted, kwargs
+
+
+def _parse_tool_choice(value: Any, tools: tuple[ToolSpec, ...]) -> ToolChoice:
+    if value is None:
+        return ToolChoice()
+    name = None
+    if isinstance(value, dict) and value.get("type") == "function":
+        function = value.get("function")
+        name = function.get("name") if isinstance(function, dict) else value.get("name")
+        if not isinstance(name, str):
+            raise RequestError("tool_choice.function.name is required", param="tool_choice")
+    elif value not in ("auto", "none", "required"):
+        raise RequestError("tool_choice must be auto, none, required or a named function", param="tool_choice")
+    if name is not None and name not in {tool.name for tool in tools}:
+        raise RequestError(f"tool_choice names {quoted(name)}, which is not among the tools", param="tool_choice")
+    if value == "required" and not tools:
+        raise RequestError("tool_choice is required, but there are no tools", param="tool_choice")
+    return ToolChoice("function", name) if name is not None else ToolChoice(value)
+
+
+def _parse_output(asked: ChatFields) -> OutputFormat:
+    """`response_format`, or llama-server's `grammar` and `json_schema`; one of them at most."""
+    named = {"response_format": asked.response_format, "json_schema": asked.json_schema, "grammar": asked.grammar}
+    given = [name for name, value in named.items() if value is not None and value != ""]
+    if len(given) > 1:
+        raise RequestError(f"{given[0]} and {given[1]} say the same: send one of them", param=given[1])
+    if given == ["json_schema"]:
+        return _schema_output(asked.json_schema, "json_schema")
+    if given == ["grammar"]:
+        return OutputFormat("grammar", pattern=asked.grammar)
+    return parse_output(asked.response_format)
+
+
+def parse_output(value: Any) -> OutputFormat:
+    """`response_format`. Raises `RequestError`."""
+    if value is None:
+        return OutputFormat()
+    if not isinstance(value, dict):
+        raise RequestError("response_format must be an object with a type", param="response_format")
+    kind = value.get("type")
+    if kind == "text":
+        return OutputFormat()
+    if kind == "json_object":
+        schema = value.get("schema")
+        return OutputFormat("json_object") if schema is None else _schema_output(schema, "response_format.schema")
+    if kind == "json_schema":
+        holder = value.get("json_schema")
+        if not isinstance(holder, dict):
+            raise RequestError("response_format.json_schema must be an object", param="response_format.json_schema")
+        return _schema_output(holder.get("schema"), "response_format.json_schema.schema")
+    if kind in ("grammar", "regex"):
+        pattern = value.get(kind, value.get("pattern"))
+        if not isinstance(pattern, str) or not pattern:
+            raise RequestError(f"response_format.{kind} must be a string", param=f"response_format.{kind}")
+        return OutputFormat("regex" if kind == "regex" else "grammar", pattern=pattern)
+    raise RequestError(
+        f"response_format.type {quoted(kind)} is not known: use text, json_object, json_schema, regex or grammar",
+        code="unsupported_value" if isinstance(kind, str) else "invalid_value",
+        param="response_format.type",
+    )
+
+
+def _schema_output(schema: Any, param: str) -> OutputFormat:
+    if not isinstance(schema, dict):
+        raise RequestError(f"{param} must be a JSON schema object", param=param)
+    return OutputFormat("json_schema", schema=schema)

@@ -1,0 +1,147 @@
+"""Who may ask: keys, the Host guard against DNS rebinding, and CORS. Pure rules over a request's head."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+from dataclasses import dataclass
+
+from phobos.http.transport.addresses import Address, is_loopback
+from phobos.http.transport.wire import Headers, Refusal, RequestHead
+from phobos.settings import ServeSettings
+
+log = logging.getLogger("phobos.http")
+
+LOCAL_ORIGINS = frozenset({"tauri://localhost", "http://tauri.localhost", "https://tauri.localhost"})
+ALLOWED_METHODS = "GET, HEAD, POST, OPTIONS"
+ALLOWED_HEADERS = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, x-request-id"
+EXPOSED_HEADERS = "x-request-id, x-phobos-queue-wait-ms, x-phobos-ignored-fields, retry-after"
+_OPEN_PATHS = frozenset({"/health", "/v1/health", "/"})
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The rules of one server."""
+
+    keys: tuple[bytes, ...]
+    hosts: frozenset[str]
+    any_host: bool
+    origins: frozenset[str]
+    any_origin: bool
+    local_origins: bool
+
+    def refuse(self, head: RequestHead) -> Refusal | None:
+        """Why this request is not let in, or None."""
+        if not self.knows_host(head.header("host")):
+            return Refusal(
+                403,
+                "this Host header is not served: add it with --allowed-host",
+                "permission_error",
+                code="forbidden",
+            )
+        if head.method == "OPTIONS" or head.path in _OPEN_PATHS or self.knows_key(head):
+            return None
+        return Refusal(
+            401,
+            "the API key is missing or wrong: send it as Authorization: Bearer KEY, or as x-api-key",
+            "authentication_error",
+            code="invalid_api_key",
+            headers=(("www-authenticate", "Bearer"),),
+        )
+
+    def knows_key(self, head: RequestHead) -> bool:
+        """Whether the request carries a key, in constant time for each key; every request does where none is set."""
+        if not self.keys:
+            return True
+        given = [head.header("x-api-key") or ""]
+        scheme, _, token = (head.header("authorization") or "").partition(" ")
+        if scheme.lower() == "bearer":
+            given.append(token.strip())
+        found = False
+        for candidate in given:
+            data = candidate.encode("utf-8", "surrogateescape")
+            for key in self.keys:
+                found |= hmac.compare_digest(data, key)
+        return found
+
+    def knows_host(self, host: str | None) -> bool:
+        """Whether a Host header names this server. HTTP/1.0 clients send none."""
+        if self.any_host or host is None:
+            return True
+        name = host_name(host)
+        return name is not None and (is_loopback(name) or name in self.hosts)
+
+    def cors(self, head: RequestHead | None) -> Headers:
+        """The CORS headers of a reply."""
+        origin = head.header("origin") if head is not None else None
+        if origin is None:
+            return ()
+        if self.any_origin:
+            return (("Access-Control-Allow-Origin", "*"), ("access-control-expose-headers", EXPOSED_HEADERS))
+        if not self.knows_origin(origin):
+            return (("vary", "Origin"),)
+        return (
+            ("Access-Control-Allow-Origin", origin),
+            ("access-control-expose-headers", EXPOSED_HEADERS),
+            ("vary", "Origin"),
+        )
+
+    def knows_origin(self, origin: str) -> bool:
+        """Whether a page of this origin may read replies."""
+        if self.any_origin or origin in self.origins:
+            return True
+        if not self.local_origins:
+            return False
+        if origin in LOCAL_ORIGINS:
+            return True
+        match = re.fullmatch(r"https?://(\[[0-9a-f:]+\]|[^/:\[\]]+)(:\d+)?", origin)
+        return match is not None and is_loopback(match[1].strip("[]"))
+
+    def preflight(self, head: RequestHead) -> Headers:
+        """What an answer to OPTIONS says beyond `cors`."""
+        allow: Headers = (("allow", ALLOWED_METHODS),)
+        origin = head.header("origin")
+        if origin is None or not self.knows_origin(origin):
+            return allow
+        lines: Headers = (
+            *allow,
+            ("access-control-allow-methods", ALLOWED_METHODS),
+            ("access-control-allow-headers", _wanted_headers(head)),
+            ("access-control-max-age", "600"),
+        )
+        if head.header("access-control-request-private-network") == "true":
+            lines = (*lines, ("access-control-allow-private-network", "true"))
+        return lines
+
+
+def build_guard(settings: ServeSettings, address: Address) -> Guard:
+    """The rules for an address. Origins: `X` replaces the local defaults, `+X` adds, `*` allows all."""
+    if "*" in settings.allowed_hosts:
+        log.warning("--allowed-host * turns the guard against DNS rebinding off")
+    hosts = {host_name(host) or host.lower() for host in settings.allowed_hosts if host != "*"}
+    replacing = [origin for origin in settings.cors_origins if not origin.startswith("+")]
+    return Guard(
+        keys=tuple(key.encode() for key in settings.api_keys),
+        hosts=frozenset(hosts | set(address.host_names)),
+        any_host="*" in settings.allowed_hosts,
+        origins=frozenset(origin.lstrip("+").rstrip("/") for origin in settings.cors_origins),
+        any_origin=any(origin.lstrip("+") == "*" for origin in settings.cors_origins),
+        local_origins=not replacing,
+    )
+
+
+def host_name(host: str) -> str | None:
+    """The name in a Host header: lower case, without port, brackets and a final dot; None when it is malformed."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%a-z]+)\]|([^\s\[\]:/@]+))(?::\d{1,5})?", host.strip())
+    if match is None:
+        return None
+    return (match[1] or match[2]).lower().rstrip(".")
+
+
+def _wanted_headers(head: RequestHead) -> str:
+    """Headers a page may send: those it asks for, where they are plain names, beside our own."""
+    asked = (head.header("access-control-request-headers") or "").lower().split(",")
+    ours = ALLOWED_HEADERS.split(", ")
+    extra = [name.strip() for name in asked[:32] if re.fullmatch(r"[a-z0-9-]{1,64}", name.strip())]
+    return ", ".join(dict.fromkeys([*ours, *extra]))

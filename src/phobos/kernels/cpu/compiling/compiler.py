@@ -1,0 +1,275 @@
+"""Compiles kernels with Numba, keeps their object code, and loads it again without Numba.
+
+A kernel is a Python function whose annotated parameters (`Int`, `Float`) are read from a step record, followed by
+`thread` and `n_threads`. Compiled, it is a C function `void (int64 step, int64 thread, int64 n_threads)`, so the team's
+loop calls any of them through the address that stands in the record.
+
+The object code is kept under the user's cache directory (`PHOBOS_KERNEL_CACHE_DIR`; empty turns it off). The folder's
+name is a hash of the versions of Numba, llvmlite and Python and of the processor; a file's name ends in a hash of the
+sources its kernel is made of. A warm start reads those files and never imports Numba. Processes that want the same
+kernel at once wait for one of them to compile it.
+
+Step record: 24 words of 8 bytes: the function's address, the flags, then up to 22 arguments (a float as the bits of a
+float32).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import hashlib
+import importlib
+import importlib.metadata
+import inspect
+import os
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from phobos.kernels import code_cache
+from phobos.kernels.cpu.compiling.features import CPU, target
+from phobos.kernels.cpu.layout import FIRST_ARGUMENT, RECORD_WORDS
+from phobos.kernels.workers import compile_in_processes
+
+Int = int
+Float = float
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's source: `parameters` are those read from the record, in order."""
+
+    function: Callable[..., None]
+    parameters: tuple[type, ...]
+
+    @property
+    def name(self) -> str:
+        """Module and function, as `load_kernels` takes it."""
+        return f"{self.function.__module__.rpartition('.')[2]}:{self.function.__name__}"
+
+
+def kernel(function: Callable[..., None]) -> Kernel:
+    """Declare a kernel; it is compiled when first loaded."""
+    hints = inspect.get_annotations(function, eval_str=True)
+    names = list(inspect.signature(function).parameters)
+    if names[-2:] != ["thread", "n_threads"] or len(names) - 2 > RECORD_WORDS - FIRST_ARGUMENT:
+        raise TypeError(f"{function.__name__} is not a kernel: it must end in (thread, n_threads)")
+    return Kernel(function, tuple(hints[name] for name in names[:-2]))
+
+
+def encode_record(address: int, flags: int, arguments: Iterable[int | float]) -> bytes:
+    """A step record."""
+    values = tuple(arguments)
+    return _record_of(tuple(map(type, values))).pack(address, flags, *values)
+
+
+@cache
+def _record_of(kinds: tuple[type, ...]) -> struct.Struct:
+    """A record whose arguments are of these types; each has a word."""
+    words = "".join("f4x" if issubclass(kind, float) else "q" for kind in kinds)
+    return struct.Struct(f"<qq{words}{8 * (RECORD_WORDS - FIRST_ARGUMENT - len(kinds))}x")
+
+
+# Object code
+
+
+def _compile(declared: Kernel) -> bytes:
+    """Object code of a kernel's C function, which is named `entry`."""
+    from phobos.kernels.cpu.compiling.emit import optimize, write_module
+
+    module = write_module(declared.function, declared.parameters)
+    optimize(module, _target_machine())
+    return bytes(_target_machine().emit_object(module))
+
+
+@cache
+def _target_machine() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    cpu, features = target()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc="default", codemodel="jitdefault", jit=True
+    )
+
+
+# What object code may refer to beside itself. LLVM resolves all of it or none, and in a process without Numba it knows
+# none of it.
+_C_FUNCTIONS = ("sched_yield", "SwitchToThread", "fmaf", "rintf", "sqrtf", "memcpy", "memmove", "memset")
+
+
+@cache
+def _provide_symbols() -> None:
+    if os.name == "nt":
+        libraries = [ctypes.CDLL("ucrtbase"), ctypes.CDLL("kernel32")]
+    else:
+        libraries = [ctypes.CDLL(None), ctypes.CDLL(ctypes.util.find_library("m"))]
+
+    def address(name: str) -> int | None:
+        found = (getattr(library, name) for library in libraries if hasattr(library, name))
+        return next((ctypes.cast(function, ctypes.c_void_p).value for function in found), None)
+
+    for name in _C_FUNCTIONS:
+        found = address(name)
+        if found is not None and llvm.address_of_symbol(name) is None:
+            llvm.add_symbol(name, found)
+
+
+_engines: list[Any] = []  # loaded code lives as long as the process
+
+
+def _load(object_code: bytes) -> int:
+    """Address of `entry` in object code."""
+    _target_machine()
+    _provide_symbols()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine_for_engine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
+    engine.finalize_object()
+    _engines.append(engine)
+    return int(engine.get_function_address("entry"))
+
+
+def _target_machine_for_engine() -> Any:
+    """An engine owns its target machine, so each needs one."""
+    cpu, features = target()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc="default", codemodel="jitdefault", jit=True
+    )
+
+
+# The cache
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Where object code is kept, or None where the cache is off or the folder cannot be written."""
+    root = code_cache.find_root()
+    if root is None:
+        return None
+    parts = (*map(importlib.metadata.version, ("numba", "llvmlite")), sys.version, CPU.name, *target())
+    digest = hashlib.sha256("\0".join(parts).encode())
+    folder = root / digest.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        return None
+    return folder
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """What loading one kernel took: `seconds` of compiling, 0 when it came from the cache."""
+
+    name: str
+    address: int
+    seconds: float
+
+    @property
+    def cached(self) -> bool:
+        """Whether the code was there already."""
+        return self.seconds == 0.0
+
+
+_loaded: dict[str, LoadedKernel] = {}
+
+
+def load_kernels(
+    names: Iterable[str], report: Callable[[LoadedKernel], None] = lambda loaded: None
+) -> Mapping[str, int]:
+    """Addresses of kernels named "module:function", compiled where the cache has no code for them: by as many
+    processes as there are processors, since Numba compiles one at a time in each."""
+    wanted = list(dict.fromkeys(names))
+    with contextlib.ExitStack() as stack:
+        folder = cache_folder() or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phobos-kernels-")))
+        missing = [name for name in wanted if name not in _loaded and not _path(folder, name).exists()]
+        for name in wanted:
+            if name not in missing:
+                report(_load_file(folder, name, 0.0))
+        for name, seconds in _compile_all(folder, missing):
+            report(_load_file(folder, name, seconds))
+        if missing:
+            code_cache.forget_unused()
+    return {name: _loaded[name].address for name in wanted}
+
+
+def _path(folder: Path, name: str) -> Path:
+    module, _, function = name.partition(":")
+    return folder / f"{module}.{function}-{_source_hash(module)}.o"
+
+
+@cache
+def _source_hash(module: str) -> str:
+    """A hash of the source of a module, of what compiles it, and of all they import from this package."""
+    folder = Path(__file__).parent.parent
+    return code_cache.hash_sources("phobos.kernels.cpu", folder, [f"code.{module}", "compiling.emit"])
+
+
+def _load_file(folder: Path, name: str, seconds: float) -> LoadedKernel:
+    if name not in _loaded:
+        _loaded[name] = LoadedKernel(name, _load(code_cache.read(_path(folder, name))), seconds)
+    return _loaded[name]
+
+
+def _compile_all(folder: Path, names: list[str]) -> Iterator[tuple[str, float]]:
+    """Compile kernels into `folder`; yields each with its seconds as it is done."""
+    # Longest first, dealt out in turn, so that the shares end at about the same time.
+    ordered = sorted(names, key=lambda name: not name.startswith(("attention:attention", "matmul:")))
+    yield from compile_in_processes(__name__, [str(folder)], ordered, lambda name: _compile_into(folder, name))
+
+
+def _compile_into(folder: Path, name: str) -> float:
+    """Compile a kernel unless another process has just done it; returns the seconds it took."""
+    started = time.perf_counter()
+    path = _path(folder, name)
+    with _locked(path.with_suffix(".lock")):
+        if not path.exists():
+            code_cache.write(path, _compile(find_kernel(name)))
+    return time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, where the system has such locks; it goes with the process."""
+    with path.open("w") as file:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def find_kernel(name: str) -> Kernel:
+    """The declared kernel "module:function"."""
+    module_name, _, function_name = name.partition(":")
+    found = getattr(importlib.import_module(f"phobos.kernels.cpu.code.{module_name}"), function_name)
+    if not isinstance(found, Kernel):
+        raise TypeError(f"{name} is not a kernel")
+    return found
+
+
+ENTRY_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+def call_kernel(name: str, *arguments: int | float, thread: int = 0, n_threads: int = 1) -> None:
+    """Run one kernel by itself, as tests do; the GIL is released while it runs."""
+    address = load_kernels([name])[name]
+    record = ctypes.create_string_buffer(encode_record(address, 0, arguments), 8 * RECORD_WORDS)
+    ENTRY_TYPE(address)(ctypes.addressof(record), thread, n_threads)
+
+
+def main(arguments: list[str]) -> None:
+    """A worker: compile kernels into a folder, and print each name with its seconds."""
+    folder, *names = arguments
+    for name in names:
+        seconds = _compile_into(Path(folder), name)
+        print(name, f"{seconds:.3f}", flush=True)

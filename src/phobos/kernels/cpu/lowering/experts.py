@@ -1,0 +1,129 @@
+"""Lowers products with many matrices, of experts or of heads, to the kernels of `moe.py`.
+
+Rows are gathered into the order of their matrices, multiplied there, and brought back: for experts weighted and added,
+for heads as they are. The scratch is shared by all such ops of a program, which run one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from phobos.kernels.cpu.layout import BLOCK, ROW_UNIT, Order, float_stride, quantized_stride, round_up
+from phobos.kernels.cpu.weights import Weight, is_quantized
+from phobos.kernels.float_readers import input_matrices
+from phobos.program.steps import Experts, Gating, HeadMatMul
+
+if TYPE_CHECKING:
+    from phobos.kernels.cpu.lowering.lower import Lowering
+
+GATINGS: Mapping[Gating, int] = {"softmax": 0, "sigmoid": 1, "chosen": 2}
+ORDER, ACTIVE, SOURCES, PLACES = "mix.order", "mix.active", "mix.sources", "mix.places"
+_TABLES = frozenset({ORDER, ACTIVE, SOURCES, PLACES})
+
+
+def takes_codes(weights: Mapping[str, Weight], name: str) -> bool:
+    """Whether a matrix is multiplied with quantized activations."""
+    kind = weights[name].kind
+    return kind is not None and is_quantized(kind)
+
+
+def scratch_sizes(op: Experts | HeadMatMul, weights: Mapping[str, Weight], max_rows: int) -> dict[str, int]:
+    """Bytes of each piece of scratch; products read whole tiles of rows."""
+    max_rows = round_up(max_rows, ROW_UNIT)
+    if isinstance(op, HeadMatMul):
+        n_pairs, n_matrices = max_rows * op.n_heads + ROW_UNIT, op.n_heads
+        width, hidden, out = op.x.width // op.n_heads, 0, op.out.width // op.n_heads
+    else:
+        n_pairs, n_matrices = max_rows * (op.route.width // 2) + ROW_UNIT, op.n_experts
+        width, hidden, out = op.x.width, op.n_ff, op.out.width
+    sizes = {
+        ORDER: Order.STARTS + 4 * (n_matrices + 1),
+        ACTIVE: 4 * n_matrices,
+        SOURCES: 4 * n_pairs,
+        PLACES: 4 * n_pairs,
+        "mix.in": n_pairs * float_stride(width),
+        "mix.out": n_pairs * float_stride(out),
+    }
+    if width % BLOCK == 0:
+        sizes["mix.in.q8"] = n_pairs * quantized_stride(width)
+    if isinstance(op, Experts):
+        sizes |= {name: n_pairs * float_stride(hidden) for name in ("mix.gate", "mix.up", "mix.hidden")}
+        if hidden % BLOCK == 0:
+            sizes["mix.hidden.q8"] = n_pairs * quantized_stride(hidden)
+        if takes_codes(weights, op.gate or op.up) or takes_codes(weights, op.up):
+            sizes[f"{op.x.name}.q8"] = max_rows * quantized_stride(width)
+    return sizes
+
+
+def lower_experts(low: Lowering, op: Experts) -> None:
+    """Sort, gather, multiply by gate and up, activate, multiply by down, add up."""
+    at = low.addresses
+    n_used = op.route.width // 2
+    arguments: tuple[int | float, ...] = (
+        at[ORDER], low.at(op.route), low.count_at(op.x), op.n_experts, n_used, at[ACTIVE], at[SOURCES], at[PLACES],
+    )  # fmt: skip
+    low.emit("moe:sort_rows", arguments, op, reads=frozenset({op.route.name}), writes=_TABLES)
+    for codes in sorted({takes_codes(low.weights, name) for name in input_matrices(op)}):
+        source = low.codes_of(op.x, op) if codes else low.at(op.x)
+        stride = quantized_stride(op.x.width) if codes else float_stride(op.x.width)
+        suffix = ".q8" if codes else ""
+        arguments = (at["mix.in" + suffix], source, at[ORDER], at[SOURCES], stride, n_used)
+        reads = _TABLES | {op.x.name + suffix}
+        low.emit("moe:gather", arguments, op, reads=reads, writes=frozenset({"mix.in" + suffix}))
+    if op.gate is None:
+        _multiply(low, op, op.up, op.up_bias, "mix.in", "mix.gate", (op.x.width, op.n_ff, 2 * op.n_ff, 0))
+        _multiply(low, op, op.up, op.up_bias, "mix.in", "mix.up", (op.x.width, op.n_ff, 2 * op.n_ff, op.n_ff))
+    else:
+        _multiply(low, op, op.gate, op.gate_bias, "mix.in", "mix.gate", (op.x.width, op.n_ff, op.n_ff, 0))
+        _multiply(low, op, op.up, op.up_bias, "mix.in", "mix.up", (op.x.width, op.n_ff, op.n_ff, 0))
+    kernel = f"{'moe' if op.activation == 'swiglu_oai' else 'pointwise'}:glu_{op.activation}"
+    is_coded = takes_codes(low.weights, op.down)
+    hidden = "mix.hidden.q8" if is_coded else "mix.hidden"
+    arguments = (at[hidden], at["mix.gate"], at["mix.up"], at[ORDER] + Order.N_PAIRS, op.n_ff)
+    low.emit(
+        kernel + "_quantize" * is_coded, arguments, op,
+        reads=frozenset({"mix.gate", "mix.up", ORDER}), writes=frozenset({hidden}),
+    )  # fmt: skip
+    _multiply(low, op, op.down, op.down_bias, "mix.hidden", "mix.out", (op.n_ff, op.out.width, op.out.width, 0))
+    residual = frozenset({op.residual.name}) if op.residual is not None else frozenset()
+    arguments = (
+        low.at(op.out), at["mix.out"], low.at(op.route), low.at(op.residual) if op.residual is not None else 0,
+        low.count_at(op.out), op.out.width, n_used, at[PLACES],
+    )  # fmt: skip
+    reads = frozenset({"mix.out", PLACES, op.route.name}) | residual
+    low.emit("moe:combine", arguments, op, reads=reads, writes=frozenset({op.out.name}))
+
+
+def lower_heads(low: Lowering, op: HeadMatMul) -> None:
+    """Gather by head, multiply, bring back."""
+    at = low.addresses
+    n_in, n_out = op.x.width // op.n_heads, op.out.width // op.n_heads
+    arguments: tuple[int | float, ...] = (
+        at[ORDER], low.count_at(op.x), op.n_heads, at[ACTIVE], at[SOURCES], at[PLACES],
+    )  # fmt: skip
+    low.emit("moe:head_order", arguments, op, reads=frozenset(), writes=_TABLES)
+    arguments = (at["mix.in"], low.at(op.x), at[ORDER], at[SOURCES], float_stride(n_in), 1)
+    low.emit("moe:gather", arguments, op, reads=_TABLES | {op.x.name}, writes=frozenset({"mix.in"}))
+    if takes_codes(low.weights, op.weight):
+        arguments = (at["mix.in.q8"], at["mix.in"], at[ORDER] + Order.N_PAIRS, n_in)
+        low.emit("norm:quantize", arguments, op, reads=frozenset({"mix.in", ORDER}), writes=frozenset({"mix.in.q8"}))
+    _multiply(low, op, op.weight, None, "mix.in", "mix.out", (n_in, n_out, n_out, 0))
+    arguments = (low.at(op.out), at["mix.out"], at[ORDER], at[PLACES], float_stride(n_out), 1)
+    low.emit("moe:gather", arguments, op, reads=_TABLES | {"mix.out"}, writes=frozenset({op.out.name}))
+
+
+def _multiply(
+    low: Lowering, op: Experts | HeadMatMul, weight: str, bias: str | None, source: str, target: str,
+    shape: tuple[int, int, int, int],
+) -> None:  # fmt: skip
+    """One product; `shape`: inputs, outputs, rows of a matrix, and the first of them that is used."""
+    n_in, n_out, matrix_rows, first_row = shape
+    held = low.weights[weight]
+    assert held.kind is not None
+    source += ".q8" * takes_codes(low.weights, weight)
+    arguments = (
+        low.addresses[target], low.addresses[source], held.address, low.weight_at(bias), low.addresses[ORDER],
+        low.addresses[ACTIVE], low.header, low.new_work(), n_out, n_in, matrix_rows, first_row,
+    )  # fmt: skip
+    low.emit(f"moe:matmul_{held.kind.name}", arguments, op, reads=_TABLES | {source}, writes=frozenset({target}))

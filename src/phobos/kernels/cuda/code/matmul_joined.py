@@ -1,0 +1,259 @@
+"""Products of few rows with what follows them, in one launch: several matrices of one input side by side, rotation and
+storing of their heads, a gated activation at the end of gate and up, a norm at the end of a product. The bits are those
+of the kernels apart.
+
+Theory. What follows needs values of several blocks of threads, so the last of those to come (see `arrives_last`) does
+it: four blocks have 32 gates and 32 ups, which are a block of the quantized record; some neighbours have a head to
+rotate; all blocks have the row to norm. Blocks of gate and up lie by turns in the grid, so that the four run at about
+the same time.
+
+Kernels are named by types, rows of activations at once and what follows, and made when first asked for:
+`joined_q4_k_q6_k_1`, `rotated_q4_k_q6_k_1_f16_f16`, `gated_q4_k_8_silu`, `normed_q6_k_1`. Grid: x by 16 outputs, matrix
+after matrix, y by rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+from numba import boolean, cuda, float32
+
+from phobos.gguf.quants import GGMLType
+from phobos.kernels.cuda.code.formats import FORMATS
+from phobos.kernels.cuda.code.intrinsics import arrives_last, device, load_f32, load_i32
+from phobos.kernels.cuda.code.matmul import ROW_COUNTS, find_tile, make_outputs, make_rows
+from phobos.kernels.cuda.code.moe import combine_value
+from phobos.kernels.cuda.code.norm import N_WARPS, make_rms_row
+from phobos.kernels.cuda.code.pointwise import ALL_GATES, put_value
+from phobos.kernels.cuda.code.rope import STORE_KEY, STORE_VALUE, make_rotate_head
+from phobos.kernels.cuda.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cuda.layout import BLOCK, PACKED, ROWS_OF_BLOCK, THREADS, WARP
+
+_KINDS = (*FORMATS, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+_norm_row = make_rms_row(THREADS)
+
+
+def _make_put_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int):
+    """`put_joined(...)`: this block's outputs of one of three matrices; returns which, and its number among theirs."""
+    put_first, put_second = make_outputs(first_kind, n_tile), make_outputs(second_kind, n_tile)
+    are_alike = first_kind == second_kind
+
+    @device
+    def put_joined(
+        x_at, row, last, n_in, scale, out, codes, high, scales, bias, first_row, n_out, is_second, out_1, codes_1,
+        high_1, scales_1, bias_1, first_row_1, n_out_1, is_second_1, out_2, codes_2, high_2, scales_2, bias_2,
+        first_row_2, n_out_2, is_second_2,
+    ):  # fmt: skip
+        matrix, block = 0, np.int64(cuda.blockIdx.x)
+        n_blocks = (n_out + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK
+        n_blocks_1 = (n_out_1 + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK
+        if block >= n_blocks + n_blocks_1:
+            matrix, block = 2, block - n_blocks - n_blocks_1
+            out, codes, high, scales, bias, first_row = out_2, codes_2, high_2, scales_2, bias_2, first_row_2
+            n_out, is_second = n_out_2, is_second_2
+        elif block >= n_blocks:
+            matrix, block = 1, block - n_blocks
+            out, codes, high, scales, bias, first_row = out_1, codes_1, high_1, scales_1, bias_1, first_row_1
+            n_out, is_second = n_out_1, is_second_1
+        o = block * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
+        weight_row = first_row + min(o, n_out - 1)
+        if are_alike or is_second == 0:
+            put_first(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
+        else:
+            put_second(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
+        return matrix, block
+
+    return put_joined
+
+
+def _make_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int) -> Kernel:
+    put_joined, find_rows = _make_put_joined(first_kind, second_kind, n_tile), make_rows(n_tile)
+
+    def joined(
+        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, out: Int, codes: Int, high: Int, scales: Int,
+        bias: Int, first_row: Int, n_out: Int, is_second: Int, out_1: Int, codes_1: Int, high_1: Int, scales_1: Int,
+        bias_1: Int, first_row_1: Int, n_out_1: Int, is_second_1: Int, out_2: Int, codes_2: Int, high_2: Int,
+        scales_2: Int, bias_2: Int, first_row_2: Int, n_out_2: Int, is_second_2: Int,
+    ):  # fmt: skip
+        """Up to three matrices; those of the second type say so, one that is not there has no outputs."""
+        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(count_at)
+        if row >= last:
+            return
+        x_at = cuda.local.array(n_tile, np.int64)
+        find_rows(x_at, x, row, last, x_stride, 0, 1)
+        put_joined(
+            x_at, row, last, n_in, scale, out, codes, high, scales, bias, first_row, n_out, is_second, out_1, codes_1,
+            high_1, scales_1, bias_1, first_row_1, n_out_1, is_second_1, out_2, codes_2, high_2, scales_2, bias_2,
+            first_row_2, n_out_2, is_second_2,
+        )  # fmt: skip
+
+    return _declare(joined, f"joined_{first_kind.name.lower()}_{second_kind.name.lower()}_{n_tile}")
+
+
+def _make_rotated(first_kind: GGMLType, second_kind: GGMLType, n_tile: int, k_format: str, v_format: str) -> Kernel:
+    put_joined, find_rows = _make_put_joined(first_kind, second_kind, n_tile), make_rows(n_tile)
+    rotate_head = make_rotate_head(k_format, v_format)
+
+    def rotated(
+        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, q: Int, codes: Int, high: Int, scales: Int,
+        bias: Int, first_row: Int, n_out: Int, is_second: Int, k: Int, codes_1: Int, high_1: Int, scales_1: Int,
+        bias_1: Int, first_row_1: Int, n_out_1: Int, is_second_1: Int, v: Int, codes_2: Int, high_2: Int, scales_2: Int,
+        bias_2: Int, first_row_2: Int, n_out_2: Int, is_second_2: Int, table: Int, keys: Int, values: Int,
+        key_slot: Int, value_slot: Int, key_head: Int, value_head: Int, places: Int, slots: Int, n_heads: Int,
+        n_kv_heads: Int, k_dim: Int, v_dim: Int, n_pairs: Int, is_neox: Int, q_norm: Int, k_norm: Int, eps: Float,
+        counters: Int,
+    ):  # fmt: skip
+        """Queries, keys and values, whose heads the last of their blocks rotate and store; see `rope.py`."""
+        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(count_at)
+        if row >= last:
+            return
+        flag = cuda.shared.array(1, boolean)
+        x_at = cuda.local.array(n_tile, np.int64)
+        find_rows(x_at, x, row, last, x_stride, 0, 1)
+        matrix, block = put_joined(
+            x_at, row, last, n_in, scale, q, codes, high, scales, bias, first_row, n_out, is_second, k, codes_1,
+            high_1, scales_1, bias_1, first_row_1, n_out_1, is_second_1, v, codes_2, high_2, scales_2, bias_2,
+            first_row_2, n_out_2, is_second_2,
+        )  # fmt: skip
+        n_blocks = (v_dim if matrix == 2 else k_dim) // ROWS_OF_BLOCK
+        head = block // n_blocks + (0 if matrix == 0 else n_heads if matrix == 1 else n_heads + n_kv_heads)
+        counter = counters + 4 * (cuda.blockIdx.y * (n_heads + 2 * n_kv_heads) + head)
+        if arrives_last(counter, n_blocks, flag):
+            for i in range(0, n_tile, THREADS // WARP):
+                m = i + (cuda.threadIdx.x >> 5)
+                if m < n_tile and row + m < last:
+                    rotate_head(
+                        head, row + m, q, k, v, table, keys, values, key_slot, value_slot, key_head, value_head, places,
+                        slots, n_heads, n_kv_heads, k_dim, v_dim, n_pairs, is_neox, q_norm, k_norm, eps,
+                    )  # fmt: skip
+                    cuda.syncwarp()
+
+    kinds = f"{first_kind.name.lower()}_{second_kind.name.lower()}"
+    return _declare(rotated, f"rotated_{kinds}_{n_tile}_{k_format}_{v_format}")
+
+
+def _make_gated(kind: GGMLType, n_tile: int, activation: str) -> Kernel:
+    put_outputs, find_rows, gate_of = make_outputs(kind, n_tile), make_rows(n_tile), ALL_GATES[activation]
+
+    def gated(
+        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, n_out: Int, gate: Int, codes: Int, high: Int,
+        scales: Int, bias: Int, first_row: Int, up: Int, codes_1: Int, high_1: Int, scales_1: Int, bias_1: Int,
+        first_row_1: Int, out: Int, out_codes: Int, counters: Int, tiles: Int, sources: Int, divisor: Int, z_rows: Int,
+    ):  # fmt: skip
+        """Four blocks have 32 outputs: two of the gate, two of up. `tiles` to `z_rows` are as in `matmul.py`."""
+        matrix, row, last = find_tile(count_at, tiles, n_tile)
+        if row >= last:
+            return
+        flag = cuda.shared.array(1, boolean)
+        x_at = cuda.local.array(n_tile, np.int64)
+        find_rows(x_at, x, row, last, x_stride, sources, divisor)
+        number = np.int64(cuda.blockIdx.x) >> 2
+        target = gate
+        if cuda.blockIdx.x & 2 != 0:
+            target, codes, high, scales, bias, first_row = up, codes_1, high_1, scales_1, bias_1, first_row_1
+        o = BLOCK * number + ROWS_OF_BLOCK * (cuda.blockIdx.x & 1) + (cuda.threadIdx.x >> 3)
+        put_outputs(
+            x_at, codes, high, scales, bias, 0, target, first_row + matrix * z_rows + o, o, n_out, n_in, row, last,
+            4 * n_out, scale,
+        )  # fmt: skip
+        counter = counters + 4 * (cuda.blockIdx.y * (n_out // BLOCK) + number)
+        if arrives_last(counter, 4, flag):
+            i = BLOCK * number + (cuda.threadIdx.x & 31)
+            for r in range(row + (cuda.threadIdx.x >> 5), min(row + n_tile, last), THREADS // WARP):
+                at = 4 * (n_out * r + i)
+                put_value(out, out_codes, n_out, r, i, gate_of(load_f32(gate + at), load_f32(up + at)))
+
+    return _declare(gated, f"gated_{kind.name.lower()}_{n_tile}_{activation}")
+
+
+def _make_normed(kind: GGMLType) -> Kernel:
+    put_outputs, find_rows = make_outputs(kind, 1), make_rows(1)
+
+    def normed(
+        out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, n_out: Int,
+        n_in: Int, first_row: Int, x_stride: Int, scale: Float, norm_out: Int, norm_codes: Int, weight: Int,
+        norm_residual: Int, counters: Int, eps: Float,
+    ):  # fmt: skip
+        """One row."""
+        last = load_i32(count_at)
+        if last == 0:
+            return
+        flag, shared = cuda.shared.array(1, boolean), cuda.shared.array(N_WARPS, float32)
+        x_at = cuda.local.array(1, np.int64)
+        find_rows(x_at, x, np.int64(0), last, x_stride, 0, 1)
+        o = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
+        put_outputs(
+            x_at, codes, high, scales, bias, residual, out, first_row + min(o, n_out - 1), o, n_out, n_in, np.int64(0),
+            last, 4 * n_out, scale,
+        )  # fmt: skip
+        if arrives_last(counters, np.int64(cuda.gridDim.x), flag):
+            _norm_row(norm_out, norm_codes, out, weight, norm_residual, np.int64(0), n_out, eps, shared)
+
+    return _declare(normed, f"normed_{kind.name.lower()}_1")
+
+
+def _make_combined(kind: GGMLType) -> Kernel:
+    put_outputs, find_rows = make_outputs(kind, 1), make_rows(1)
+
+    def combined(
+        x: Int, codes: Int, high: Int, scales: Int, bias: Int, count_at: Int, tiles: Int, n_out: Int, n_in: Int,
+        x_stride: Int, z_rows: Int, parts: Int, out: Int, routes: Int, residual: Int, n_used: Int, counters: Int,
+    ):  # fmt: skip
+        """Experts' last product, a pair a tile as `moe.route` makes them, and `moe.combine`: the last of a row's pairs
+        to come to 16 outputs adds them up."""
+        matrix, row, last = find_tile(count_at, tiles, 1)
+        if row >= last:
+            return
+        flag = cuda.shared.array(1, boolean)
+        x_at = cuda.local.array(1, np.int64)
+        find_rows(x_at, x, row, last, x_stride, 0, 1)
+        o = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
+        put_outputs(
+            x_at, codes, high, scales, bias, 0, parts, matrix * z_rows + min(o, n_out - 1), o, n_out, n_in, row, last,
+            4 * n_out, np.float32(1),
+        )  # fmt: skip
+        row //= n_used
+        counter = counters + 4 * (np.int64(cuda.gridDim.x) * row + cuda.blockIdx.x)
+        if arrives_last(counter, n_used, flag):
+            i = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + cuda.threadIdx.x
+            if cuda.threadIdx.x < ROWS_OF_BLOCK and i < n_out:
+                combine_value(out, parts, routes, residual, row, i, n_out, n_used, 0)
+
+    return _declare(combined, f"combined_{PACKED[kind].name}_1")
+
+
+def _declare(function: Callable[..., None], name: str, min_blocks: int = 3) -> Kernel:
+    function.__name__ = name
+    return kernel(THREADS, min_blocks=min_blocks)(function)
+
+
+def _makers() -> dict[str, Callable[[], Kernel]]:
+    """How each kernel is made, by its name."""
+    makers: dict[str, Callable[[], Kernel]] = {}
+    for kind in _KINDS:
+        name = PACKED[kind].name
+        makers[f"normed_{name}_1"] = lambda kind=kind: _make_normed(kind)
+        makers[f"combined_{name}_1"] = lambda kind=kind: _make_combined(kind)
+        for n in ROW_COUNTS:
+            for other in _KINDS:
+                both = f"{name}_{PACKED[other].name}_{n}"
+                makers[f"joined_{both}"] = lambda k=kind, o=other, n=n: _make_joined(k, o, n)
+                for keys, values in itertools.product(STORE_KEY, STORE_VALUE):
+                    makers[f"rotated_{both}_{keys}_{values}"] = lambda k=kind, o=other, n=n, f=keys, g=values: (
+                        _make_rotated(k, o, n, f, g)
+                    )
+            for activation in ALL_GATES:
+                makers[f"gated_{name}_{n}_{activation}"] = lambda k=kind, n=n, a=activation: _make_gated(k, n, a)
+    return makers
+
+
+_MAKERS = _makers()
+
+
+def __getattr__(name: str) -> Kernel:
+    if name not in _MAKERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = _MAKERS[name]()
+    return found
