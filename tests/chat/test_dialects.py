@@ -64,7 +64,7 @@ TWO_CALLS = {
     "deepseek-v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" '
     'string="true">TEXT</｜DSML｜parameter>\n<｜DSML｜parameter name="count" string="false">3</｜DSML｜parameter>\n'
     '</｜DSML｜invoke>\n<｜DSML｜invoke name="ping">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
-    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+    "kimi-k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
     "VALUES<|tool_call_end|><|tool_call_begin|>functions.ping:1"
     "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
     "gemma": '<|tool_call>call:get_weather{city:<|"|>TEXT<|"|>,count:3}<tool_call|><|tool_call>call:ping{}<tool_call|>',
@@ -75,16 +75,16 @@ TWO_CALLS = {
     '{"name": "ping", "arguments": {}, "id": "2"}]</tool_calls>',
     "nemotron": '<TOOLCALL>[{"name": "get_weather", "arguments": VALUES}, {"name": "ping", "arguments": {}}]'
     "</TOOLCALL>",
-    "minimax": '<tool_calls>\n{"name": "get_weather", "arguments": VALUES}\n'
+    "minimax-m1": '<tool_calls>\n{"name": "get_weather", "arguments": VALUES}\n'
     '{"name": "ping", "arguments": {}}\n</tool_calls>',
     "firefunction": 'functools[{"name": "get_weather", "arguments": VALUES}, {"name": "ping", "arguments": {}}]',
-    "functionary": "<function=get_weather>VALUES</function><function=ping>{}</function>",
+    "functionary-3.1": "<function=get_weather>VALUES</function><function=ping>{}</function>",
     "gigachat": '<|function_call|>{"name": "get_weather", "arguments": VALUES}'
     '<|function_call|>{"name": "ping", "arguments": {}}',
     "minimax-m3": 'N<tool_call>\nN<invoke name="get_weather">N<city>TEXTN</city>N<count>3N</count>N</invoke>\n'
     'N<invoke name="ping">N</invoke>\nN</tool_call>'.replace("N<", "]<]minimax[>[<"),
-    "functionary-v3.2": ">>>get_weather\nVALUES>>>ping\n{}",
-    "kimi-tags": '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" '
+    "functionary-3.2": ">>>get_weather\nVALUES>>>ping\n{}",
+    "kimi-k3": '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" '
     'type="string"<|sep|>TEXT<|close|>argument<|sep|><|open|>argument key="count" type="number"<|sep|>3<|close|>'
     'argument<|sep|><|close|>call<|sep|><|open|>call tool="ping" index="2"<|sep|><|close|>call<|sep|><|close|>tools'
     "<|sep|>",
@@ -99,7 +99,7 @@ TWO_CALLS = {name: text.replace("VALUES", ARGS).replace("TEXT", 'Münster "A"') 
 CALLS = (("get_weather", ARGS), ("ping", "{}"))
 # These write one call only.
 ONE_CALL = {
-    "atem": " to=self<|message|>hm<|eom|><|start|>assistant to=get_weather<|message|><atem:function_calls>\n"
+    "muse-glimmer": " to=self<|message|>hm<|eom|><|start|>assistant to=get_weather<|message|><atem:function_calls>\n"
     '<atem:invoke name="get_weather">\n<atem:parameter name="city">Münster "A"</atem:parameter>\n'
     '<atem:parameter name="count">3</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
     "llama3": '{"name": "get_weather", "parameters": VALUES}',
@@ -406,7 +406,7 @@ def test_nested_tags(written: str, arguments: str) -> None:
     check("minimax-m3", call, Answer(calls=(("get_weather", arguments),), order=("call 0",)))
 
 
-ATEM_PING = 'to=ping<|message|><atem:function_calls>\n<atem:invoke name="ping">\n</atem:invoke>\n</atem:function_calls>'
+MUSE_PING = 'to=ping<|message|><atem:function_calls>\n<atem:invoke name="ping">\n</atem:invoke>\n</atem:function_calls>'
 
 
 @pytest.mark.parametrize(
@@ -415,11 +415,11 @@ ATEM_PING = 'to=ping<|message|><atem:function_calls>\n<atem:invoke name="ping">\
         (" to=user<|message|>Hi <|eom", Answer("Hi <|eom", order=("content",))),
         ("<|message|>Hi", Answer("Hi", order=("content",))),
         (
-            f" to=self<|message|> a\n<|eom|><|start|>assistant {ATEM_PING}<|eom|><|start|>assistant {ATEM_PING}",
+            f" to=self<|message|> a\n<|eom|><|start|>assistant {MUSE_PING}<|eom|><|start|>assistant {MUSE_PING}",
             Answer("", "a", (("ping", "{}"),) * 2, ("reasoning", "call 0", "call 1")),
         ),
         (
-            f" to=user<|message|>Wait.<|eom|><|start|>assistant {ATEM_PING}",
+            f" to=user<|message|>Wait.<|eom|><|start|>assistant {MUSE_PING}",
             Answer("Wait.", calls=(("ping", "{}"),), order=("content", "call 0")),
         ),
         (" to=self<|message|>never closed", Answer(reasoning="never closed", order=("reasoning",))),
@@ -427,7 +427,7 @@ ATEM_PING = 'to=ping<|message|><atem:function_calls>\n<atem:invoke name="ping">\
     ],
 )
 def test_messages_by_recipient(text: str, wanted: Answer) -> None:
-    check("atem", text, wanted)
+    check("muse-glimmer", text, wanted)
 
 
 @pytest.mark.parametrize(
@@ -441,11 +441,11 @@ def test_messages_by_recipient(text: str, wanted: Answer) -> None:
     ],
 )
 def test_parts_by_recipient(text: str, wanted: Answer) -> None:
-    check("functionary-v3.2", text, wanted)
+    check("functionary-3.2", text, wanted)
 
 
 def test_an_answer_that_goes_on_has_no_recipient() -> None:
-    scanner = Scanner(BY_NAME["functionary-v3.2"], TOOLS, begun=False)
+    scanner = Scanner(BY_NAME["functionary-3.2"], TOOLS, begun=False)
     assert fold([*scanner.push("all\nof it"), *scanner.flush()]).content == "all\nof it"
 
 
@@ -458,5 +458,5 @@ def test_an_answer_that_goes_on_has_no_recipient() -> None:
     ],
 )
 def test_a_response_in_tags(written: str, wanted: str) -> None:
-    answer = read(BY_NAME["kimi-tags"], TOOLS, cut_every(written, 3))
+    answer = read(BY_NAME["kimi-k3"], TOOLS, cut_every(written, 3))
     assert answer.content == wanted and not answer.calls

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from phobos.chat.dialects import DIALECTS
+from phobos.chat.dialects.families.cohere import COHERE, COHERE_TEXT
 from phobos.chat.dialects.families.gemma import GEMMA
 from phobos.chat.dialects.families.harmony import HARMONY
 from phobos.chat.dialects.families.hermes import HERMES
-from phobos.chat.dialects.families.json_families import COHERE, COHERE_TEXT
 from phobos.chat.dialects.families.llama3 import LLAMA3
 from phobos.chat.dialects.families.mistral import MISTRAL_ARGS
 from phobos.chat.dialects.scanner import Scanner
@@ -73,7 +73,7 @@ def test_a_call_inside_an_open_block_is_a_thought() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.name)
 def test_every_dialect_splits_its_own_block(dialect) -> None:  # type: ignore[no-untyped-def]
     block = dialect.reasoning
-    text = f"{block.begin}{block.after_begin}some thoughts{block.closing}"
+    text = f"{block.begin}\nsome thoughts{block.closing}"
     answer = f"{dialect.message_begin}{dialect.answer_begin}Hello{dialect.answer_end}"
     check(text + answer, thought("some thoughts", "Hello"), dialect)
     check(f"some thoughts{block.closing}{answer}", thought("some thoughts", "Hello"), dialect, in_reasoning=True)

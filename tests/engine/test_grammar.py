@@ -48,7 +48,7 @@ BETA = ToolSpec("beta.x", "", {"type": "object", "properties": {}})
 GAMMA = ToolSpec("gamma", "", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
 TOOLS = (ALPHA, BETA, GAMMA)
 ALL = (*DIALECTS, PLAIN)
-SINGLE = ("llama3", "harmony", "atem", "functionary-v3.2")
+SINGLE = ("llama3", "harmony", "muse-glimmer", "functionary-3.2")
 
 
 @cache
@@ -87,9 +87,9 @@ def test_a_named_function_is_the_one(name: str) -> None:
 
 
 OPENED = {
-    "atem": " to=gamma<|message|>",
-    "functionary-v3.2": ">>>gamma\n",
-    "kimi-tags": "<|open|>tools<|sep|>",
+    "muse-glimmer": " to=gamma<|message|>",
+    "functionary-3.2": ">>>gamma\n",
+    "kimi-k3": "<|open|>tools<|sep|>",
     "minimax-m3": "]<]minimax[>[<tool_call>",
     "granite": "<|tool_call|>",
     "command-r": "Action:\n```json",
@@ -101,10 +101,10 @@ OPENED = {
     "mistral": "[TOOL_CALLS]",
     "mistral-args": "[TOOL_CALLS]",
     "gemma": "<|tool_call>",
-    "kimi": "<|tool_calls_section_begin|>",
+    "kimi-k2": "<|tool_calls_section_begin|>",
     "llama3": '{"name": "gamma"',
     "harmony": " to=functions.gamma<|channel|>commentary json<|message|>",
-    "functionary": "<function=",
+    "functionary-3.1": "<function=",
     "deepseek-v4": "<｜DSML｜tool_calls>",
 }
 

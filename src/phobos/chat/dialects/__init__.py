@@ -5,43 +5,40 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phobos.chat.dialects.dialect import Dialect
+from phobos.chat.dialects.families.apriel import APRIEL
+from phobos.chat.dialects.families.cohere import COHERE, COHERE_TEXT, COMMAND_R
 from phobos.chat.dialects.families.deepseek import DEEPSEEK, DEEPSEEK_R1, DEEPSEEK_TAGS, DEEPSEEK_V4
-from phobos.chat.dialects.families.functionary_3_1 import FUNCTIONARY
-from phobos.chat.dialects.families.functionary_3_2 import FUNCTIONARY_RECIPIENTS
+from phobos.chat.dialects.families.firefunction import FIREFUNCTION
+from phobos.chat.dialects.families.functionary_3_1 import FUNCTIONARY_3_1
+from phobos.chat.dialects.families.functionary_3_2 import FUNCTIONARY_3_2
 from phobos.chat.dialects.families.gemma import GEMMA
+from phobos.chat.dialects.families.gigachat import GIGACHAT
 from phobos.chat.dialects.families.glm import GLM, GLM_RUN
+from phobos.chat.dialects.families.granite import GRANITE
 from phobos.chat.dialects.families.harmony import HARMONY
 from phobos.chat.dialects.families.hermes import HERMES
-from phobos.chat.dialects.families.json_families import (
-    APRIEL,
-    COHERE,
-    COHERE_TEXT,
-    COMMAND_R,
-    FIREFUNCTION,
-    GIGACHAT,
-    GRANITE,
-    MINIMAX,
-    NEMOTRON,
-)
-from phobos.chat.dialects.families.kimi_k2 import KIMI
-from phobos.chat.dialects.families.kimi_k3 import KIMI_TAGS
+from phobos.chat.dialects.families.kimi_k2 import KIMI_K2
+from phobos.chat.dialects.families.kimi_k3 import KIMI_K3
 from phobos.chat.dialects.families.lfm import LFM
 from phobos.chat.dialects.families.llama3 import LLAMA3
 from phobos.chat.dialects.families.minicpm import MINICPM
+from phobos.chat.dialects.families.minimax_m1 import MINIMAX_M1
 from phobos.chat.dialects.families.minimax_m3 import MINIMAX_M3
 from phobos.chat.dialects.families.mistral import MISTRAL, MISTRAL_ARGS, MISTRAL_IDS
-from phobos.chat.dialects.families.muse_glimmer import ATEM
+from phobos.chat.dialects.families.muse_glimmer import MUSE_GLIMMER
+from phobos.chat.dialects.families.nemotron import NEMOTRON
 from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.dialects.families.qwen_xml import QWEN_XML
 
+# Where two fit, the one whose marks are rarer stands first.
 DIALECTS: tuple[Dialect, ...] = (
     HARMONY,
-    ATEM,
+    MUSE_GLIMMER,
     LFM,
     GEMMA,
-    KIMI,
-    KIMI_TAGS,
-    FUNCTIONARY_RECIPIENTS,
+    KIMI_K2,
+    KIMI_K3,
+    FUNCTIONARY_3_2,
     MINIMAX_M3,
     DEEPSEEK_R1,
     DEEPSEEK,
@@ -51,7 +48,7 @@ DIALECTS: tuple[Dialect, ...] = (
     GLM,
     GLM_RUN,
     QWEN_XML,
-    FUNCTIONARY,
+    FUNCTIONARY_3_1,
     MISTRAL_IDS,
     MISTRAL_ARGS,
     MISTRAL,
@@ -59,7 +56,7 @@ DIALECTS: tuple[Dialect, ...] = (
     COHERE,
     APRIEL,
     NEMOTRON,
-    MINIMAX,
+    MINIMAX_M1,
     FIREFUNCTION,
     GIGACHAT,
     COMMAND_R,

@@ -28,7 +28,6 @@ class Reasoning:
 
     begin: str
     end: str
-    after_begin: str = "\n"
     before_end: str = "\n"
     after_end: str = "\n\n"
     anywhere: bool = False

@@ -17,7 +17,7 @@ _MARK, _ALL = ">>>", "all"
 
 
 @dataclass(frozen=True)
-class RecipientCalls:
+class Functionary32Calls:
     """Parts by whom they are for."""
 
     openers: tuple[str, ...] = (_MARK,)
@@ -62,9 +62,9 @@ class RecipientCalls:
         return "\n".join((f"calls: {calls}", f"named: {lark.choice(named)}", *rules))
 
 
-FUNCTIONARY_RECIPIENTS = Dialect(
-    "functionary-v3.2",
-    RecipientCalls(),
+FUNCTIONARY_3_2 = Dialect(
+    "functionary-3.2",
+    Functionary32Calls(),
     lambda template: f"{_MARK}{_ALL}" in template,
     answer_begin=f"{_ALL}\n",
     message_begin=_MARK,

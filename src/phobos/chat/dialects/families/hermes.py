@@ -4,4 +4,4 @@ from phobos.chat.dialects.dialect import Dialect
 from phobos.chat.dialects.forms.json_calls import JsonCalls
 
 CALLS = JsonCalls(openers=("<tool_call>",), begin="<tool_call>\n", end="\n</tool_call>")
-HERMES = Dialect("hermes", CALLS, lambda template: "<tool_call>" in template and "]<]minimax[>[" not in template)
+HERMES = Dialect("hermes", CALLS, lambda template: "<tool_call>" in template)

@@ -19,7 +19,7 @@ _TYPES = {"integer": "number", "number": "number", "boolean": "boolean", "object
 
 
 @dataclass(frozen=True)
-class KimiTagCalls(TaggedCalls):
+class KimiK3Calls(TaggedCalls):
     """Calls behind a response, which may be empty."""
 
     def read_name(self, reader: Reader) -> Parse[str]:
@@ -69,9 +69,9 @@ def _unescape(text: str) -> str:
     return text.replace("&quot;", '"').replace("&amp;", "&")
 
 
-KIMI_TAGS = Dialect(
-    "kimi-tags",
-    KimiTagCalls(
+KIMI_K3 = Dialect(
+    "kimi-k3",
+    KimiK3Calls(
         openers=(f"{_OPEN}tools{_SEP}",),
         begin=f"{_OPEN}tools{_SEP}",
         end=f"{_CLOSE}tools{_SEP}",
@@ -83,7 +83,7 @@ KIMI_TAGS = Dialect(
         call_end=f"{_CLOSE}call{_SEP}",
     ),
     lambda template: _OPEN in template and "xtml" in template,
-    Reasoning(f"{_OPEN}think{_SEP}", f"{_CLOSE}think{_SEP}", after_begin="", before_end="", after_end=""),
+    Reasoning(f"{_OPEN}think{_SEP}", f"{_CLOSE}think{_SEP}", before_end="", after_end=""),
     dropped=(_RESPONSE, _RESPONSE_END, f"{_CLOSE}message{_SEP}"),
     answer_end=_RESPONSE_END,
     message_begin=_RESPONSE,

@@ -25,7 +25,7 @@ _NAME = re.compile(r"[^<>]+")
 
 
 @dataclass(frozen=True)
-class NestedTagCalls:
+class MiniMaxM3Calls:
     """Calls in one section."""
 
     openers: tuple[str, ...] = (_BEGIN,)
@@ -192,7 +192,7 @@ def _write_value(schema: Mapping[str, Any], rule: str, end: str, rules: list[str
 
 MINIMAX_M3 = Dialect(
     "minimax-m3",
-    NestedTagCalls(),
+    MiniMaxM3Calls(),
     lambda template: MARK in template and "invoke name=" in template,
-    Reasoning("<mm:think>", "</mm:think>", after_begin="", before_end="", after_end=""),
+    Reasoning("<mm:think>", "</mm:think>", before_end="", after_end=""),
 )

@@ -31,7 +31,7 @@ TAGS = TaggedCalls(
 
 
 @dataclass(frozen=True)
-class AtemCalls:
+class MuseGlimmerCalls:
     """Messages by whom they are for."""
 
     openers: tuple[str, ...] = (_START, "to=")
@@ -83,11 +83,11 @@ class AtemCalls:
         return "\n".join((f"calls: {calls}", f"named: {lark.choice(named)}", *rules))
 
 
-ATEM = Dialect(
-    "atem",
-    AtemCalls(),
+MUSE_GLIMMER = Dialect(
+    "muse-glimmer",
+    MuseGlimmerCalls(),
     lambda template: _SECTION in template,
-    Reasoning(f" to=self{_MESSAGE}", _END, after_begin="", before_end="", after_end="", quotable=False),
+    Reasoning(f" to=self{_MESSAGE}", _END, before_end="", after_end="", quotable=False),
     dropped=(_END,),
     answer_begin=f" to=user{_MESSAGE}",
     message_begin=_START,
