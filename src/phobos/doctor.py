@@ -100,6 +100,7 @@ def check_memory() -> Check:
 
 def check_kernel_cache() -> Check:
     """Where compiled kernels are kept."""
+    from phobos.kernels import code_cache
     from phobos.kernels.cpu.compiling.compiler import cache_folder
 
     if os.environ.get("PHOBOS_KERNEL_CACHE_DIR") == "":
@@ -112,8 +113,12 @@ def check_kernel_cache() -> Check:
             "kernel cache", "warn", "cannot be written", "set PHOBOS_KERNEL_CACHE_DIR to a folder you may write"
         )
     files = list(folder.glob("*.o"))
+    n_damaged = sum(code_cache.read(file) is None for file in files)
     n_bytes = sum(file.stat().st_size for file in files)
-    return Check("kernel cache", "ok", f"{folder}, {len(files)} kernels, {format_bytes(n_bytes)}")
+    text = f"{folder}, {len(files)} kernels, {format_bytes(n_bytes)}"
+    if n_damaged:
+        return Check("kernel cache", "warn", f"{text}, {n_damaged} damaged", "they are compiled again when needed")
+    return Check("kernel cache", "ok", text)
 
 
 def check_backends() -> Check:

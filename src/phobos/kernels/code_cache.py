@@ -1,13 +1,18 @@
 """Where compiled kernels are kept between starts: a folder of the user's, one file a kernel, named by its sources.
 
-A new version of Phobos, of what compiles or of the processor asks for other files; those nobody has asked for in
-`KEPT_DAYS` are removed when something is compiled. Each load of a file notes that it is in use, by its time.
+A file is a SHA-256 of the code, then the code. Loading damaged code would end the process, so a file that does not
+match counts as missing. A full disk or a folder that cannot be written does not stop a start either: one warning names
+the folder, and the code is used from memory.
+
+A new version of Phobos, of the compiler or of the processor uses other file names; files unused for `KEPT_DAYS` are
+removed when something is compiled. Loading a file updates its time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import time
@@ -15,7 +20,11 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+logger = logging.getLogger("phobos.load")
+
 KEPT_DAYS = 60
+FORMAT = "2"  # of the files; part of the names of their folders
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _DAY_S = 86400
 _OURS = re.compile(r"\w+\.\w+-[0-9a-f]{12}\.(o|lock|cubin|ptx|log)(\.\d+\.part)?")
 
@@ -27,9 +36,26 @@ def find_root() -> Path | None:
     if named == "":
         return None
     root = Path(named or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phobos" / "kernels")
-    with contextlib.suppress(OSError):
+    try:
         root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        warn_of(root, error)
+        return None
     return root if os.access(root, os.W_OK) else None
+
+
+@cache
+def _warn_once(folder: Path, reason: str) -> None:
+    logger.warning(
+        "compiled kernels are not kept, so every start compiles: %s: %s (PHOBOS_KERNEL_CACHE_DIR names another folder)",
+        folder,
+        reason,
+    )
+
+
+def warn_of(folder: Path, error: OSError) -> None:
+    """Say once why a folder holds no code."""
+    _warn_once(folder, error.strerror or str(error))
 
 
 def hash_sources(package: str, folder: Path, modules: Iterable[str]) -> str:
@@ -51,21 +77,39 @@ def hash_sources(package: str, folder: Path, modules: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(sources[name] for name in sorted(sources)).encode()).hexdigest()[:12]
 
 
-def read(path: Path) -> bytes:
-    """A file of the cache, which is in use from now on."""
-    data = path.read_bytes()
+def read(path: Path) -> bytes | None:
+    """A file of the cache, which is in use from now on; None where there is none or it is damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if hashlib.sha256(code).digest() != digest:
+        logger.warning("the compiled kernel %s is damaged and will be compiled again", path)
+        return None
     with contextlib.suppress(OSError):  # a cache that came with an image may be another user's
         if time.time() - path.stat().st_mtime > _DAY_S:
             os.utime(path)
-    return data
+    return code
 
 
-def write(path: Path, data: bytes) -> None:
-    """A file of the cache, whole or not at all: of several writers, each of which writes aside, the last wins."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write(path: Path, code: bytes) -> bool:
+    """Write a file of the cache, whole or not at all: each writer writes aside, and the last wins. False where the disk
+    refuses."""
     aside = path.with_suffix(f"{path.suffix}.{os.getpid()}.part")
-    aside.write_bytes(data)
-    aside.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+            file.flush()
+            os.fsync(file.fileno())  # else a crash soon after may leave a file of the right name and length, but empty
+        aside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        warn_of(path.parent, error)
+        return False
+    return True
 
 
 def forget_unused() -> None:

@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import selectors
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel's code, in as many pieces as its compiler makes, and the seconds it took; no pieces where the cache
+    holds them."""
+
+    name: str
+    seconds: float
+    pieces: tuple[bytes, ...] = ()
+
+    def to_line(self) -> str:
+        """As a worker prints it."""
+        pieces = (base64.b64encode(piece).decode() for piece in self.pieces)
+        return " ".join([self.name, f"{self.seconds:.3f}", *pieces])
+
+    @classmethod
+    def from_line(cls, line: str) -> Compiled:
+        """The inverse of `to_line`."""
+        name, seconds, *pieces = line.split(" ")
+        return cls(name, float(seconds), tuple(map(base64.b64decode, pieces)))
+
+
+def print_compiled(names: Sequence[str], compile_here: Callable[[str], Compiled]) -> None:
+    """A worker's whole work."""
+    for name in names:
+        print(compile_here(name).to_line(), flush=True)
 
 
 def usable_threads() -> int:
@@ -17,14 +46,13 @@ def usable_threads() -> int:
 
 
 def compile_in_processes(
-    module: str, arguments: list[str], names: list[str], compile_here: Callable[[str], float]
-) -> Iterator[tuple[str, float]]:
-    """Compile kernels, dealt out in turn to as many processes as there are processors; yields each with its seconds as
-    it is done. `module.main([*arguments, *names])` compiles its share and prints a line of name and seconds for each;
-    `compile_here` compiles what no process did."""
+    module: str, arguments: list[str], names: list[str], compile_here: Callable[[str], Compiled]
+) -> Iterator[Compiled]:
+    """Compile kernels, dealt out in turn to as many processes as there are processors; yields each as it is done.
+    `module.main([*arguments, *names])` is a worker and calls `print_compiled`; `compile_here` compiles what no process
+    did."""
     if len(names) <= 1:
-        for name in names:
-            yield name, compile_here(name)
+        yield from map(compile_here, names)
         return
     n_workers = min(len(names), usable_threads())
     # Not -m: kernels must find this very module, under its own name, when they import it.
@@ -36,9 +64,9 @@ def compile_in_processes(
     done = set()
     try:
         for line in _lines(workers):
-            name, _, seconds = line.partition(" ")
-            done.add(name)
-            yield name, float(seconds)
+            compiled = Compiled.from_line(line)
+            done.add(compiled.name)
+            yield compiled
     finally:
         for worker in workers:
             worker.kill()
@@ -46,7 +74,7 @@ def compile_in_processes(
                 pass
     for name in names:
         if name not in done:  # a worker could not start, or died: here the error is seen
-            yield name, compile_here(name)
+            yield compile_here(name)
 
 
 def _lines(workers: list[subprocess.Popen[bytes]]) -> Iterator[str]:

@@ -16,7 +16,6 @@ import hashlib
 import importlib
 import importlib.metadata
 import inspect
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from typing import Any
 
 from phobos.errors import PhobosError
 from phobos.kernels import code_cache
-from phobos.kernels.workers import compile_in_processes
+from phobos.kernels.workers import Compiled, compile_in_processes, print_compiled
 
 Int = int
 Float = float
@@ -163,7 +162,7 @@ def _source_hash(module: str) -> str:
 def _path(root: Path, name: str, target: CompileTarget, suffix: str) -> Path:
     """The file that holds something of a kernel: its "ptx", "cubin", or the assembler's "log"."""
     module, _, function = name.partition(":")
-    folder = root / f"cuda-{_toolkit_hash()}-sm{target[0]}{target[1]}"
+    folder = root / f"cuda-{code_cache.FORMAT}-{_toolkit_hash()}-sm{target[0]}{target[1]}"
     return folder / f"{module}.{function}-{_source_hash(module)}.{suffix}"
 
 
@@ -193,54 +192,61 @@ def load_code(
     `report` hears of the first target's."""
     wanted = list(dict.fromkeys(names))
     loaded: dict[tuple[str, CompileTarget], CompiledKernel] = {}
-    with contextlib.ExitStack() as stack:
-        root = code_cache.find_root() or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="phobos-kernels-"))
-        )
+    root = code_cache.find_root()
 
-        def load(name: str, seconds: float) -> None:
-            for target in targets:
-                code, ptx, log = (code_cache.read(_path(root, name, target, suffix)) for suffix in _SUFFIXES)
-                loaded[name, target] = CompiledKernel(name, code, ptx.decode(), log.decode(), seconds)
-            report(loaded[name, targets[0]])
+    def load(name: str, seconds: float, pieces: tuple[bytes, ...] | None) -> bool:
+        if pieces is None:
+            return False
+        for i, target in enumerate(targets):
+            code, ptx, log = pieces[len(_SUFFIXES) * i : len(_SUFFIXES) * (i + 1)]
+            loaded[name, target] = CompiledKernel(name, code, ptx.decode(), log.decode(), seconds)
+        report(loaded[name, targets[0]])
+        return True
 
-        missing = [n for n in wanted if not all(_path(root, n, t, s).exists() for t in targets for s in _SUFFIXES)]
-        for name in wanted:
-            if name not in missing:
-                load(name, 0.0)
-        arguments = [str(root), ",".join(f"{major}.{minor}" for major, minor in targets)]
-        for name, seconds in compile_in_processes(
-            __name__, arguments, missing, lambda name: _compile_into(root, name, targets)
-        ):
-            load(name, seconds)
-        if missing:
-            code_cache.forget_unused()
+    missing = [name for name in wanted if not load(name, 0.0, _read(root, name, targets))]
+    arguments = [str(root or ""), ",".join(f"{major}.{minor}" for major, minor in targets)]
+    for compiled in compile_in_processes(__name__, arguments, missing, lambda name: _compile_into(root, name, targets)):
+        pieces = compiled.pieces or _read(root, compiled.name, targets)
+        if not load(compiled.name, compiled.seconds, pieces):  # what was just written cannot be read
+            load(compiled.name, compiled.seconds, _compile_into(None, compiled.name, targets).pieces)
+    if missing:
+        code_cache.forget_unused()
     return loaded
+
+
+def _read(root: Path | None, name: str, targets: Sequence[CompileTarget]) -> tuple[bytes, ...] | None:
+    """The pieces of a kernel's code for all targets, as `_compile_into` orders them; None unless all are there."""
+    if root is None:
+        return None
+    pieces = [code_cache.read(_path(root, name, target, suffix)) for target in targets for suffix in _SUFFIXES]
+    return tuple(piece for piece in pieces if piece is not None) if None not in pieces else None
 
 
 _SUFFIXES = ("cubin", "ptx", "log")
 
 
-def _compile_into(root: Path, name: str, targets: Sequence[CompileTarget]) -> float:
-    """Compile a kernel into the cache's folders; returns the seconds it took."""
+def _compile_into(root: Path | None, name: str, targets: Sequence[CompileTarget]) -> Compiled:
+    """Compile a kernel into the cache's folders. Its code is returned where the cache cannot take it."""
     started = time.perf_counter()
+    pieces: list[bytes] = []
+    n_kept = 0
     try:
         for target, ptx in zip(targets, compile_to_ptx(name, targets), strict=True):
             code, log = assemble(ptx, target)
             for suffix, data in zip(_SUFFIXES, (code, ptx.encode(), log.encode()), strict=True):
-                code_cache.write(_path(root, name, target, suffix), data)
+                pieces.append(data)
+                n_kept += root is not None and code_cache.write(_path(root, name, target, suffix), data)
     except Exception as error:
         versions = " and ".join(f"{major}.{minor}" for major, minor in targets)
         raise PhobosError(
             f"the kernel {name} does not compile for compute capability {versions} ({error}): "
             "install the newest phobos[cuda], or use --device cpu"
         ) from error
-    return time.perf_counter() - started
+    return Compiled(name, time.perf_counter() - started, () if n_kept == len(pieces) else tuple(pieces))
 
 
 def main(arguments: list[str]) -> None:
     """A worker: compile kernels into a folder for some targets, and print each name with its seconds."""
     root, listed, *names = arguments
     targets = [(int(major), int(minor)) for major, minor in (text.split(".") for text in listed.split(","))]
-    for name in names:
-        print(name, f"{_compile_into(Path(root), name, targets):.3f}", flush=True)
+    print_compiled(names, lambda name: _compile_into(Path(root) if root else None, name, targets))

@@ -38,7 +38,7 @@ import llvmlite.binding as llvm
 from phobos.kernels import code_cache
 from phobos.kernels.cpu.compiling.features import CPU, target
 from phobos.kernels.cpu.layout import FIRST_ARGUMENT, RECORD_WORDS
-from phobos.kernels.workers import compile_in_processes
+from phobos.kernels.workers import Compiled, compile_in_processes, print_compiled
 
 Int = int
 Float = float
@@ -154,14 +154,21 @@ def cache_folder() -> Path | None:
     root = code_cache.find_root()
     if root is None:
         return None
-    parts = (*map(importlib.metadata.version, ("numba", "llvmlite")), sys.version, CPU.name, *target())
+    parts = (
+        code_cache.FORMAT,
+        *map(importlib.metadata.version, ("numba", "llvmlite")),
+        sys.version,
+        CPU.name,
+        *target(),
+    )
     digest = hashlib.sha256("\0".join(parts).encode())
     folder = root / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError:
+    except OSError as error:
+        code_cache.warn_of(folder, error)
         return None
     return folder
 
@@ -188,17 +195,22 @@ def load_kernels(
 ) -> Mapping[str, int]:
     """Addresses of kernels named "module:function", compiled where the cache has no code for them: by as many
     processes as there are processors, since Numba compiles one at a time in each."""
-    wanted = list(dict.fromkeys(names))
-    with contextlib.ExitStack() as stack:
-        folder = cache_folder() or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phobos-kernels-")))
-        missing = [name for name in wanted if name not in _loaded and not _path(folder, name).exists()]
-        for name in wanted:
-            if name not in missing:
-                report(_load_file(folder, name, 0.0))
-        for name, seconds in _compile_all(folder, missing):
-            report(_load_file(folder, name, seconds))
-        if missing:
-            code_cache.forget_unused()
+    wanted, folder = list(dict.fromkeys(names)), cache_folder()
+    missing = []
+    for name in wanted:
+        if name not in _loaded and not _load_file(folder, name, 0.0):
+            missing.append(name)
+            continue
+        report(_loaded[name])
+    for compiled in _compile_all(folder, missing):
+        name, pieces = compiled.name, compiled.pieces
+        if not pieces and not _load_file(folder, name, compiled.seconds):
+            pieces = _compile_into(None, name).pieces  # what was just written cannot be read
+        for code in pieces:
+            _loaded[name] = LoadedKernel(name, _load(code), compiled.seconds)
+        report(_loaded[name])
+    if missing:
+        code_cache.forget_unused()
     return {name: _loaded[name].address for name in wanted}
 
 
@@ -214,37 +226,49 @@ def _source_hash(module: str) -> str:
     return code_cache.hash_sources("phobos.kernels.cpu", folder, [f"code.{module}", "compiling.emit"])
 
 
-def _load_file(folder: Path, name: str, seconds: float) -> LoadedKernel:
-    if name not in _loaded:
-        _loaded[name] = LoadedKernel(name, _load(code_cache.read(_path(folder, name))), seconds)
-    return _loaded[name]
+def _load_file(folder: Path | None, name: str, seconds: float) -> bool:
+    """Load a kernel from the cache; False where it has no sound code for it."""
+    code = code_cache.read(_path(folder, name)) if folder is not None else None
+    if code is not None:
+        _loaded[name] = LoadedKernel(name, _load(code), seconds)
+    return code is not None
 
 
-def _compile_all(folder: Path, names: list[str]) -> Iterator[tuple[str, float]]:
-    """Compile kernels into `folder`; yields each with its seconds as it is done."""
+def _compile_all(folder: Path | None, names: list[str]) -> Iterator[Compiled]:
+    """Compile kernels into `folder`; yields each as it is done."""
     # Longest first, dealt out in turn, so that the shares end at about the same time.
     ordered = sorted(names, key=lambda name: not name.startswith(("attention:attention", "matmul:")))
-    yield from compile_in_processes(__name__, [str(folder)], ordered, lambda name: _compile_into(folder, name))
+    arguments = [str(folder) if folder is not None else ""]
+    yield from compile_in_processes(__name__, arguments, ordered, lambda name: _compile_into(folder, name))
 
 
-def _compile_into(folder: Path, name: str) -> float:
-    """Compile a kernel unless another process has just done it; returns the seconds it took."""
+def _compile_into(folder: Path | None, name: str) -> Compiled:
+    """Compile a kernel into the cache, unless another process has just done it. Its code is returned where the cache
+    cannot take it."""
     started = time.perf_counter()
+    if folder is None:
+        code = _compile(find_kernel(name))
+        return Compiled(name, time.perf_counter() - started, (code,))
     path = _path(folder, name)
+    pieces: tuple[bytes, ...] = ()
     with _locked(path.with_suffix(".lock")):
-        if not path.exists():
-            code_cache.write(path, _compile(find_kernel(name)))
-    return time.perf_counter() - started
+        if code_cache.read(path) is None:
+            code = _compile(find_kernel(name))
+            if not code_cache.write(path, code):
+                pieces = (code,)
+    return Compiled(name, time.perf_counter() - started, pieces)
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, where the system has such locks; it goes with the process."""
-    with path.open("w") as file:
-        if os.name == "posix":
-            import fcntl
+    """Hold a lock file, where the system has such locks and the disk takes the file; it goes with the process."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            file = stack.enter_context(path.open("w"))
+            if os.name == "posix":
+                import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -270,6 +294,4 @@ def call_kernel(name: str, *arguments: int | float, thread: int = 0, n_threads: 
 def main(arguments: list[str]) -> None:
     """A worker: compile kernels into a folder, and print each name with its seconds."""
     folder, *names = arguments
-    for name in names:
-        seconds = _compile_into(Path(folder), name)
-        print(name, f"{seconds:.3f}", flush=True)
+    print_compiled(names, lambda name: _compile_into(Path(folder) if folder else None, name))
