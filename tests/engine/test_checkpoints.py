@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from phobos.engine.prompts import TAIL
+from phobos.engine.scheduler import TAIL
 from phobos.engine.slots.cache import ReusePlan, Slots, SlotView, is_worth_waiting, plan_reuse
 from phobos.engine.slots.checkpoints import KEPT, Checkpoints
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phobos.chat.events import Finished, Timings, Usage
 from phobos.engine.scheduler import FIRST_CHUNK, SMALLEST_ALONE, Chunk, Pace, PromptView, Rows, build_batch, plan_chunks
 
 prompt_views = st.lists(
-    st.tuples(st.integers(1, 5000), st.integers(-1, 50), st.none() | st.integers(0, 64)), max_size=6
+    st.tuples(st.integers(1, 5000), st.integers(-1, 50), st.none() | st.integers(0, 64), st.booleans()), max_size=6
 ).map(lambda items: [PromptView(i, *item) for i, item in enumerate(items)])
 
 
-@given(prompt_views, st.integers(0, 600))
-def test_chunks_fit_their_prompts_and_the_budget(prompts: list[PromptView], n_rows: int) -> None:
-    chunks = plan_chunks(prompts, n_rows)
+@given(prompt_views, st.integers(0, 600), st.integers(50, 51))
+def test_chunks_fit_their_prompts_and_the_budget(prompts: list[PromptView], n_rows: int, turn: int) -> None:
+    chunks = plan_chunks(prompts, n_rows, turn)
     assert sum(chunk.n_rows for chunk in chunks) <= n_rows
     assert len({chunk.key for chunk in chunks}) == len(chunks)
     for chunk in chunks:
@@ -29,29 +32,79 @@ def test_chunks_fit_their_prompts_and_the_budget(prompts: list[PromptView], n_ro
         assert len(chunks) == sum(p.n_most != 0 for p in prompts)
 
 
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(1, 100))
-def test_every_prompt_is_served_within_as_many_turns_as_there_are_prompts(lengths: list[int], n_rows: int) -> None:
-    left, last = dict(enumerate(lengths)), dict.fromkeys(range(len(lengths)), -1)
-    for turn in range(sum(lengths)):
-        chunks = plan_chunks([PromptView(k, n, last[k]) for k, n in left.items()], n_rows)
-        assert chunks
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 300), max_size=4), min_size=1, max_size=30),
+    st.lists(st.sampled_from([0, 1, 16, 100, 512]), min_size=1, max_size=8),
+)
+def test_whoever_comes_every_prompt_is_served_within_as_many_turns_as_there_are_prompts(
+    arrivals: list[list[int]], budgets: list[int]
+) -> None:
+    left: dict[int, int] = {}
+    last: dict[int, int] = {}
+    new: set[int] = set()
+    patience: dict[int, int] = {}  # turns with rows for prompts, by the end of which it must have had some
+    turn = 0
+    while turn < len(arrivals) or left:
+        for n in arrivals[turn] if turn < len(arrivals) else []:
+            key = len(last)
+            left[key], last[key] = n, turn
+            new.add(key)
+        n_rows = budgets[turn % len(budgets)] or 16 * (turn >= len(arrivals))
+        patience = {key: patience.get(key, len(left)) for key in left}
+        chunks = plan_chunks([PromptView(k, n, last[k], is_new=k in new) for k, n in left.items()], n_rows, turn)
+        assert bool(chunks) == bool(left and n_rows)
+        turn += 1
+        for key in left:
+            patience[key] -= bool(n_rows)
         for chunk in chunks:
             left[chunk.key] -= chunk.n_rows
             last[chunk.key] = turn
+            new.discard(chunk.key)
+            del patience[chunk.key]
         left = {k: n for k, n in left.items() if n}
-        for key in left:
-            assert turn - last[key] <= len(lengths)
-        if not left:
-            return
-    pytest.fail("prompts were not finished")
+        assert all(patience.get(key, 1) > 0 for key in left)
+
+
+def test_a_long_prompt_is_not_starved_by_short_ones_that_keep_coming() -> None:
+    n_left, last, turn = 3000, 0, 0
+    while n_left > 0 and turn < 100:
+        views = [PromptView(0, n_left, last), PromptView(1 + turn, 30, turn, is_new=True)]
+        turn += 1
+        for chunk in plan_chunks(views, 512, turn - 1):
+            if chunk.key == 0:
+                n_left -= chunk.n_rows
+                last = turn
+    assert turn <= 12, "every second turn is its own"
+
+
+def test_the_engine_serves_a_long_prompt_beside_clients_that_loop(make_bench: Callable[..., Any]) -> None:
+    bench = make_bench(n_ctx=1600, n_slots=4, chunk_rows=32, prefix_cache=False)
+    bench.backend.gate.clear()
+    long, _ = bench.submit(bench.request("a" * 1500, max_tokens=1))
+    n_short = 0
+
+    def loop(event: Any) -> None:
+        nonlocal n_short
+        if isinstance(event, Finished) and not long.events[1:] and n_short < 1000:
+            n_short += 1
+            request = bench.request("xyz", max_tokens=1)
+            bench.engine.submit(request, bench.model.prepare(request), loop)
+
+    for _ in range(3):
+        loop(Finished("stop", Usage(1, 0, 1), Timings(0, 0, 0)))
+    bench.backend.gate.set()
+    long.wait()
+    assert 30 < n_short < 500 and len(bench.backend.batches) < 200
 
 
 def test_a_short_prompt_passes_a_long_one_that_was_just_served() -> None:
-    long, short = PromptView(0, 4000, 5), PromptView(1, 30, -1)
-    assert plan_chunks([long, short], 512) == (Chunk(1, 30),), "its first token does not wait for more of the other"
-    assert plan_chunks([long, replace(short, n_left=600)], 512) == (Chunk(1, 512),)
-    assert plan_chunks([replace(long, last_turn=-1), short], 40) == (Chunk(0, 40),)
-    assert plan_chunks([long, short, PromptView(2, 50, 6)], 100) == (Chunk(1, 30), Chunk(0, 70))
+    long, short = PromptView(0, 4000, 5), PromptView(1, 30, 5, is_new=True)
+    assert plan_chunks([long, short], 512, 5) == (Chunk(1, 30),), "its first token does not wait for more of the other"
+    assert plan_chunks([long, short], 512, 6) == (Chunk(1, 30), Chunk(0, 482)), "once"
+    assert plan_chunks([long, replace(short, n_left=600)], 512, 5) == (Chunk(1, 512),)
+    assert plan_chunks([replace(long, last_turn=4), short], 40, 5) == (Chunk(0, 40),)
+    assert plan_chunks([long, short, PromptView(2, 50, 6)], 100, 6) == (Chunk(1, 30), Chunk(0, 70))
 
 
 @given(

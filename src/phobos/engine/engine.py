@@ -24,10 +24,9 @@ from phobos.chat.events import Event, Failed, Sink
 from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import Counters
 from phobos.engine.model import Model
-from phobos.engine.prompts import mark_of, view_prompts
 from phobos.engine.reading import Reader, Results, next_rows
 from phobos.engine.sampler import Sampler, resolve_sampling
-from phobos.engine.scheduler import Pace, Rows, plan_chunks
+from phobos.engine.scheduler import Pace, Rows, mark_of, plan_chunks, view_prompts
 from phobos.engine.scoring import PromptReading, open_reading
 from phobos.engine.sequence import Admission, Sequence
 from phobos.engine.slots.archive import Archive
@@ -246,7 +245,8 @@ class Engine:
         n_guessed = sum(len(guess) for guess in guesses)
         n_outputs = max(1, self._n_prompt_outputs - n_guessed)
         views = view_prompts([ticket.sequence for ticket in prompts], n_outputs, self._can_cut)
-        chunks = [(prompts[chunk.key], chunk.n_rows) for chunk in plan_chunks(views, budget - n_guessed)]
+        planned = plan_chunks(views, budget - n_guessed, self._turn)
+        chunks = [(prompts[chunk.key], chunk.n_rows) for chunk in planned]
         passed = [*decoding, *(ticket for ticket, _ in chunks)]
         runs = [next_rows(t.sequence, 1, guess) for t, guess in zip(decoding, guesses, strict=True)]
         runs += [next_rows(ticket.sequence, n) for ticket, n in chunks]
@@ -394,6 +394,7 @@ class Engine:
         sequence = ticket.sequence
         self._owners[admission.slot] = sequence.request.request_id
         self._running.append(ticket)
+        sequence.last_turn = self._turn
         counters = self.counters
         counters.requests_admitted += 1
         counters.prompt_tokens += sequence.n_prompt

@@ -1,11 +1,14 @@
 """Whose rows run next: pure policy, and the batch made from it.
 
-Every turn has a row for each running sequence and, beside them, a bounded chunk of prompt rows. Prompts share the
-chunk in the order in which they were last served, so each gets rows within as many turns as there are prompts.
+Every turn has a row for each running sequence and, beside them, a bounded chunk of prompt rows. Prompts stand in line
+for the chunk: who had rows goes to the end, who is new joins behind those already waiting. So each gets rows within as
+many turns with prompt rows as there are prompts, whoever comes meanwhile.
 
 `Pace` bounds the chunk, by time where nothing else runs. While sequences run, time spent on their rows earns as much
 time for prompt rows, so running streams keep at least half their pace, whatever a row of either kind costs on this
 machine and model.
+
+Where slots cannot be cut back (`BackendLimits.can_cut`), a prompt stops once on its way to leave a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from phobos.engine.costs import PassCosts
+from phobos.engine.scoring import PromptReading
+from phobos.engine.sequence import Sequence
 from phobos.engine.slots.forks import Fork
 from phobos.kernels.backend import Batch
 
@@ -27,17 +32,25 @@ SMALLEST_ALONE = 64  # prompt rows that such a pass always may have
 LONGEST_PASS_S = 0.8  # about how long it may take: a short prompt that comes meanwhile waits for its end
 SMOOTHING = 0.25  # weight of the newest measurement
 MEASURE_EVERY = 32  # turns with prompt rows, after which running sequences have one to themselves
+TAIL = 8  # tokens before a prompt's end: templates end a prompt with a few that a later one need not have
 DEBT_TURNS = 4.0  # a single slow turn holds prompts back for at most about this many turns
 
 
 @dataclass(frozen=True)
 class PromptView:
-    """A prompt still to run: `n_left` rows, at most `n_most` of them in one pass; `last_turn` is when it last ran."""
+    """A prompt still to run: `n_left` rows, at most `n_most` of them in one pass. `last_turn` is the turn it last had
+    rows in or, if it `is_new`, the last one before it came."""
 
     key: int
     n_left: int
     last_turn: int
     n_most: int | None = None
+    is_new: bool = False
+
+    @property
+    def place(self) -> tuple[int, bool]:
+        """Where it stands in line: who is new comes before those that have just had rows."""
+        return self.last_turn, not self.is_new
 
 
 @dataclass(frozen=True)
@@ -48,25 +61,59 @@ class Chunk:
     n_rows: int
 
 
-def plan_chunks(prompts: Iterable[PromptView], n_rows: int) -> tuple[Chunk, ...]:
-    """Share `n_rows` rows among prompts, longest unserved first; ties in the order given.
+def plan_chunks(prompts: Iterable[PromptView], n_rows: int, turn: int) -> tuple[Chunk, ...]:
+    """Share `n_rows` rows among prompts in the order of their places, ties as given; `turn` is the turn before.
 
-    What ends in this pass does not wait for more of a prompt that does not and had rows in the last one.
+    A prompt that had rows in that turn and would be cut short steps back where others end in this pass, so that their
+    first tokens do not wait for its rows. It never steps back twice in a row, and others ahead of it were served.
     """
-    prompts = sorted(prompts, key=lambda p: p.last_turn)
-    chunks = []
-    ends, cut_short = False, None
-    for prompt in prompts:
+    chunks: list[Chunk] = []
+    ends = False
+    for prompt in sorted(prompts, key=lambda p: p.place):
         wanted = prompt.n_left if prompt.n_most is None else min(prompt.n_left, prompt.n_most)
         n = min(wanted, n_rows)
+        if n < wanted and ends and prompt.last_turn == turn and not prompt.is_new:
+            continue
         if n > 0:
             chunks.append(Chunk(prompt.key, n))
             n_rows -= n
             ends |= n == prompt.n_left
-            cut_short = prompt if n < wanted else cut_short
-    if ends and cut_short is not None and cut_short.last_turn == prompts[-1].last_turn >= 0:
-        del chunks[-1]
     return tuple(chunks)
+
+
+def mark_of(sequence: Sequence | PromptReading, can_cut: bool) -> int | None:
+    """After how many rows a prompt's state is kept; None where slots can be cut back.
+
+    Shortly before its end: the same prompt again, and a conversation whose reply is rendered otherwise than it was
+    written, go on from there.
+    """
+    if can_cut:
+        return None
+    n_reusable = len(sequence.reusable)
+    return max(0, sequence.n_prompt - TAIL if n_reusable == sequence.n_prompt else n_reusable - 1)
+
+
+def view_prompts(sequences: Listing[Sequence | PromptReading], n_outputs: int, can_cut: bool) -> list[PromptView]:
+    """The running prompts in the order of their places; those whose rows give logits share the `n_outputs` a pass can
+    give, and no pass runs over a checkpoint."""
+    views = []
+    for key, sequence in enumerate(sequences):
+        n_left = sequence.n_prompt - sequence.n_rows
+        is_new = sequence.admission is not None and sequence.n_rows == sequence.admission.n_cached
+        views.append(PromptView(key, n_left, sequence.last_turn, n_left, is_new))
+    views.sort(key=lambda view: view.place)
+    for i, view in enumerate(views):
+        sequence, n_most = sequences[view.key], view.n_left
+        if sequence.first_told is not None:
+            n_silent = max(0, sequence.first_told - sequence.n_rows)
+            n_telling = min(n_outputs, n_most - n_silent)
+            n_outputs -= n_telling
+            n_most = n_silent + n_telling
+        mark = mark_of(sequence, can_cut)
+        if mark is not None and sequence.n_rows < mark:
+            n_most = min(n_most, mark - sequence.n_rows)
+        views[i] = replace(view, n_most=n_most)
+    return views
 
 
 class Pace:

@@ -1,7 +1,7 @@
 """Places from which a slot can be continued when its contents cannot be cut back (`BackendLimits.can_cut`).
 
 Recurrent layers fold a sequence into a state of fixed size. A slot stands at its last row and goes on from there;
-further back only where its state was kept (`prompts.mark_of` says where that is).
+further back only where its state was kept (`scheduler.mark_of` says where that is).
 """
 
 from __future__ import annotations
