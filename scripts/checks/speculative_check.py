@@ -95,7 +95,7 @@ def ask(engine: Engine, prompt: str, sampling: SamplingParams, n_tokens: int) ->
             done.set()
 
     request = GenerationRequest("r", messages=(Message("user", prompt),), sampling=sampling, max_tokens=n_tokens)
-    engine.submit(request, engine.model.prepare(request), sink)
+    engine.submit(engine.model.prepare(request), sink)
     done.wait()
     (event,) = last
     if isinstance(event, Failed):

@@ -35,9 +35,9 @@ class Reply:
         self._last: Event | None = None
         sampling = SamplingParams(temperature=0.0, logit_bias=dict.fromkeys(engine.model.tokenizer.end_ids, -100.0))
         request = GenerationRequest("r", messages=messages, sampling=sampling, max_tokens=n_tokens)
-        tokens = engine.model.prepare(request)
+        prepared = engine.model.prepare(request)
         self._began_s = time.monotonic()
-        engine.submit(request, tokens, self._take)
+        engine.submit(prepared, self._take)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, TextDelta):

@@ -145,7 +145,7 @@ def ask_engine(engine: Engine, bodies: list[dict[str, Any]]) -> Timing:
     time.sleep(REST_S)
     for request in requests:
         found.append([time.perf_counter()])
-        engine.submit(request, engine.model.prepare(request), sink_into(found[-1]))
+        engine.submit(engine.model.prepare(request), sink_into(found[-1]))
     for _ in requests:
         done.acquire()
     return read_times(found)

@@ -106,6 +106,9 @@ def answer(settings: EngineSettings, question: Question) -> int:
         if engine.model.template is None and not question.raw and question.system is None:
             print("this model has no chat format: it continues the text, as with --raw", file=sys.stderr)
             question = replace(question, raw=True)
+        if question.think and not engine.model.supports_thinking:
+            print("this model has no reasoning: it answers at once, as without --think", file=sys.stderr)
+            question = replace(question, think=False)
         request = build_request(question, settings)
         reply = ask(engine, request, question)
     finally:
@@ -120,7 +123,7 @@ def answer(settings: EngineSettings, question: Question) -> int:
 def ask(engine: Engine, request: GenerationRequest, question: Question) -> Reply:
     """Submit the request and show its events as they come; `KeyboardInterrupt` cancels it."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    ticket = engine.submit(request, engine.model.prepare(request), events.put)
+    ticket = engine.submit(engine.model.prepare(request), events.put)
     reply, began_s = Reply(), time.monotonic()
     try:
         while reply.finished is None:

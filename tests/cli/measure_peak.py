@@ -26,7 +26,8 @@ def main(path: Path, n_ctx: int) -> None:
     engine = start_engine(EngineSettings(path, n_ctx=n_ctx, n_slots=1), Counters(), lambda progress: None)
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     tokens = tuple(100 + i % 1000 for i in range(n_ctx - 4))
-    engine.submit(GenerationRequest("peak", prompt=tokens, max_tokens=2), tokens, events.put)
+    request = GenerationRequest("peak", prompt=tokens, max_tokens=2)
+    engine.submit(engine.model.prepare(request), events.put)
     while not isinstance(event := events.get(timeout=300), Finished):
         assert not isinstance(event, Failed), event
     engine.close(0.0)

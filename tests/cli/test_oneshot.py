@@ -47,6 +47,13 @@ def test_only_the_answer_is_on_standard_output(start: Start, capsys: Capture) ->
     assert capsys.readouterr() == ("The sky is blue.\n", "")
 
 
+def test_a_model_without_reasoning_says_so_and_answers(start: Start, capsys: Capture) -> None:
+    engine = start(say("Blue."), supports_thinking=False)
+    assert oneshot.answer(SETTINGS, Question("colour?", think=True)) == 0
+    out, err = capsys.readouterr()
+    assert out == "Blue.\n" and "no reasoning" in err and not engine.submitted[0].thinking
+
+
 def test_reasoning_and_candidates_go_to_standard_error(start: Start, capsys: Capture) -> None:
     no = TokenLogprob(8, "No", b"No", math.log(0.25))
     yes = TokenLogprob(7, "Yes", b"Yes", math.log(0.75))

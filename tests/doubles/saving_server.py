@@ -38,7 +38,7 @@ def ask(engine: Engine, prompt: tuple[int, ...], **fields: Any) -> tuple[str, in
     """The answer, and how many tokens of the prompt were reused."""
     request = GenerationRequest("r", prompt=prompt, sampling=SamplingParams(temperature=0.0), max_tokens=8, **fields)
     collector = Collector()
-    engine.submit(request, engine.model.prepare(request), collector)
+    engine.submit(engine.model.prepare(request), collector)
     reply = collector.wait(60)
     return reply.text, reply.last.usage.n_cached
 

@@ -295,7 +295,6 @@ def make_model(tokenizer: ScriptedTokenizer, backend: ScriptedBackend, **changes
         "tokenizer": tokenizer,
         "template": None,
         "backend": backend,
-        "dialect_name": "plain",
         "sampling": SamplingDefaults(),
         "settings": EngineSettings(Path("scripted.gguf"), **changes),
         "info": ModelInfo("scripted", "scripted", "F32", 0, limits.n_ctx, 1, limits.n_vocab, "plain", 0, 0, 0),

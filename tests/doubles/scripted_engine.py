@@ -19,6 +19,9 @@ from typing import Any
 from phobos.chat.events import Embedded, Event, Finished, Scores, Started, TextDelta, Timings, Usage
 from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import ModelInfo, SlotReport
+from phobos.engine.capabilities import check_request
+from phobos.engine.model import Prepared
+from phobos.engine.sampler import resolve_sampling
 from phobos.errors import ContextLengthError, PhobosError, RequestError
 from phobos.settings import EngineSettings
 
@@ -71,8 +74,15 @@ class ScriptedModel:
     prepare_s: float = 0.0
     prepared: list[str] = field(default_factory=list)
 
+    @property
+    def supports_chat(self) -> bool:
+        return self.template is not None
+
     def warm(self) -> None:
         pass
+
+    def check(self, request: GenerationRequest) -> None:
+        check_request(request, self)
 
     def prepare_text(self, text: str | tuple[int, ...]) -> tuple[int, ...]:
         tokens = tuple(self.tokenizer.encode(text, bos=True) if isinstance(text, str) else text)
@@ -80,7 +90,8 @@ class ScriptedModel:
             raise RequestError("input holds an empty text: send some", param="input")
         return tokens
 
-    def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> tuple[int, ...]:
+    def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> Prepared:
+        self.check(request)
         self.prepared.append(request.request_id)
         if self.prepare_s:
             time.sleep(self.prepare_s)
@@ -98,7 +109,7 @@ class ScriptedModel:
             tokens = self.tokenizer.encode(text)
         if len(tokens) >= self.n_ctx and not any_length:
             raise ContextLengthError(len(tokens), self.n_ctx)
-        return tuple(tokens)
+        return Prepared(request, tuple(tokens), resolve_sampling(request.sampling))
 
 
 def last_text(request: GenerationRequest) -> str:
@@ -228,14 +239,14 @@ class ScriptedEngine:
         self._thread = threading.Thread(target=self._turns, daemon=True)
         self._thread.start()
 
-    def submit(
-        self,
-        request: GenerationRequest,
-        tokens: tuple[int, ...],
-        sink: Any,
-        *,
-        choice: int = 0,
-        queue_wait_s: float = 0,
+    def submit(self, prepared: Prepared, sink: Any, *, choice: int = 0, queue_wait_s: float = 0) -> ScriptedTicket:
+        return self._enqueue(prepared.request, prepared.tokens, sink, choice, queue_wait_s)
+
+    def read(self, request: ScoreRequest | EmbedRequest, sink: Any, *, queue_wait_s: float = 0) -> ScriptedTicket:
+        return self._enqueue(request, request.tokens, sink, 0, queue_wait_s)
+
+    def _enqueue(
+        self, request: Any, tokens: tuple[int, ...], sink: Any, choice: int, queue_wait_s: float
     ) -> ScriptedTicket:
         ticket = ScriptedTicket()
         with self._wake:
@@ -243,9 +254,6 @@ class ScriptedEngine:
             self._inbox.append(_Sequence(request, tokens, sink, choice, queue_wait_s, ticket))
             self._wake.notify()
         return ticket
-
-    def read(self, request: ScoreRequest | EmbedRequest, sink: Any, *, queue_wait_s: float = 0) -> ScriptedTicket:
-        return self.submit(request, request.tokens, sink, queue_wait_s=queue_wait_s)  # type: ignore[arg-type]
 
     def close(self) -> None:
         with self._wake:

@@ -35,7 +35,7 @@ class Bench:
 
     def submit(self, request: GenerationRequest, choice: int = 0) -> tuple[Collector, Ticket]:
         collector = Collector()
-        ticket = self.engine.submit(request, self.model.prepare(request), collector, choice=choice)
+        ticket = self.engine.submit(self.model.prepare(request), collector, choice=choice)
         return collector, ticket
 
     def ask(self, prompt: str | tuple[int, ...], **fields: Any) -> Any:

@@ -14,6 +14,7 @@ from phobos.chat.messages import GenerationRequest, Message, OutputFormat, Sampl
 from phobos.chat.template import ChatTemplate
 from phobos.counters import Counters
 from phobos.engine.constrained.answers import Answers, choose_answers
+from phobos.engine.constrained.grammar import Grammars
 from phobos.engine.engine import Engine
 from phobos.engine.speculative import lookahead
 from phobos.errors import RequestError
@@ -53,7 +54,7 @@ class Desk:
         self.backend = ScriptedBackend(self.tokenizer.n_vocab, n_ctx=2048, max_rows=512, script=script)
         answers, template = choose_answers(ChatTemplate(source), self.tokenizer)  # type: ignore[arg-type]
         assert isinstance(answers, Answers)
-        fields: dict[str, Any] = {"answers": answers, "template": template, **settings}
+        fields: dict[str, Any] = {"answers": answers, "template": template, "supports_thinking": True, **settings}
         self.model = make_model(self.tokenizer, self.backend, **fields)
         self.engine = Engine(self.model, Counters())
         self.engine.start()
@@ -63,7 +64,7 @@ class Desk:
         sampling = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=fields.pop("seed", 1))
         request = GenerationRequest("r", **{"messages": (Message("user", "Hi"),), "sampling": sampling, **fields})
         collector = Collector()
-        self.engine.submit(request, self.model.prepare(request), collector, choice=choice)
+        self.engine.submit(self.model.prepare(request), collector, choice=choice)
         collector.wait()
         return collector.events
 
@@ -178,6 +179,19 @@ def test_an_answer_that_the_limit_ends_is_whole_and_says_so(desk: Callable[..., 
     assert events[-1].reason == "length" and events[-1].usage.n_generated < 60
 
 
+def test_what_binds_the_answers_is_planned_once_a_request(desk: Callable[..., Desk], monkeypatch: Any) -> None:
+    engine, planned = desk(closing), []
+    plan = Grammars.plan
+    monkeypatch.setattr(Grammars, "plan", lambda *arguments: planned.append(1) or plan(*arguments))
+    request = GenerationRequest("r", messages=(Message("user", "Hi"),), tools=(PING,), n=2, max_tokens=5)
+    prepared = engine.model.prepare(request)
+    for choice in (0, 1):
+        collector = Collector()
+        engine.engine.submit(prepared, collector, choice=choice)
+        collector.wait()
+    assert planned == [1]
+
+
 def test_the_thinking_budget(desk: Callable[..., Desk]) -> None:
     events = desk(say("one two three four five six")).ask(thinking=True, thinking_budget=7, max_tokens=40)
     assert text_of(events, ReasoningDelta) == "one two" and events[-1].usage.n_reasoning >= 7
@@ -219,7 +233,7 @@ def test_a_template_whose_calls_no_dialect_reads_asks_for_plain_ones(desk: Calla
     engine = desk(say('<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'), strange)
     assert engine.model.answers is not None and engine.model.answers.dialect.name == "plain"
     request = GenerationRequest("r", messages=(Message("user", "Hi"),), tools=(PING,))
-    prompt = engine.tokenizer.decode(engine.model.prepare(request))
+    prompt = engine.tokenizer.decode(engine.model.prepare(request).tokens)
     assert "<tool_call>" in prompt and '"name": "ping"' in prompt
     assert calls_of(engine.ask(tools=(PING,))) == [(0, "ping", "{}")]
 

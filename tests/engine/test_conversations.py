@@ -59,7 +59,7 @@ def submit(engine: Engine, prompt: tuple[int, ...], **fields: Any) -> tuple[Coll
     fields = {"max_tokens": 6, "sampling": SamplingParams(temperature=0.0), **fields}
     request = GenerationRequest("r", prompt=prompt, top_logprobs=4, **fields)
     collector = Collector()
-    return collector, engine.submit(request, engine.model.prepare(request), collector)
+    return collector, engine.submit(engine.model.prepare(request), collector)
 
 
 def ask(engine: Engine, prompt: tuple[int, ...], **fields: Any) -> tuple[list[Any], int]:

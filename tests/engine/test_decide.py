@@ -65,9 +65,9 @@ def test_scorings_run_beside_generations_and_change_nothing(make_bench):
     greedy = SamplingParams(temperature=0.0)
     request = GenerationRequest("g", prompt=(0, 9, 8, 7), sampling=greedy, max_tokens=20)
     alone, together = Collector(), Collector()
-    bench.engine.submit(request, request.prompt, alone)
+    bench.engine.submit(bench.model.prepare(request), alone)
     alone.wait()
-    bench.engine.submit(request, request.prompt, together)
+    bench.engine.submit(bench.model.prepare(request), together)
     found = [score(bench, [0, *range(5, 40)], *((r, (3, 4)) for r in range(n, 36)), name="s") for n in (2, 20, 35)]
     assert together.wait().text == alone.fold().text
     for n, collector in zip((2, 20, 35), found, strict=True):

@@ -74,7 +74,7 @@ def test_a_prompt_that_leaves_no_room_is_refused(make_bench: MakeBench, n_prompt
     assert error.value.details == {"n_prompt_tokens": n_prompt, "n_ctx": 64}
     assert error.value.param == "prompt"
     with pytest.raises(ContextLengthError):
-        bench.engine.submit(bench.request("a"), (2,) * n_prompt, Collector())
+        bench.engine.submit(bench.model.prepare(bench.request("a" * (n_prompt - 1)), any_length=True), Collector())
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,8 @@ def test_a_prompt_that_leaves_no_room_is_refused(make_bench: MakeBench, n_prompt
         ({"prompt": ()}, "prompt"),
         ({"prompt": (1, 28)}, "prompt"),
         ({"suffix": "x"}, "suffix"),
+        ({"thinking": True}, "enable_thinking"),
+        ({"thinking": True, "reasoning_effort": "high"}, "reasoning_effort"),
         ({"prompt": None}, "messages"),
         ({"output": OutputFormat("json_object")}, "response_format"),
         ({"tools": (ToolSpec("f", "", {}),)}, "tools"),
@@ -126,8 +128,8 @@ def test_biases_of_texts_and_of_the_tokens_that_end_a_turn(make_bench: MakeBench
 
 def test_a_prompt_of_ids_and_texts(make_bench: MakeBench) -> None:
     bench = make_bench()
-    assert bench.model.prepare(bench.request(("ab", 5, "c", 6))) == (BOS, 2, 3, 5, 4, 6)
-    assert bench.model.prepare(bench.request((5, "ab"))) == (5, 2, 3)
+    assert bench.model.prepare(bench.request(("ab", 5, "c", 6))).tokens == (BOS, 2, 3, 5, 4, 6)
+    assert bench.model.prepare(bench.request((5, "ab"))).tokens == (5, 2, 3)
     with pytest.raises(RequestError):
         bench.model.prepare(bench.request(("ab", 28)))
 
@@ -174,6 +176,19 @@ def test_different_seeds_differ_and_choices_too(make_bench: MakeBench) -> None:
     assert len(texts) == 6
     request = bench.request("seed", max_tokens=30, n=2)
     assert len({bench.submit(request, choice)[0].wait().text for choice in (0, 1)}) == 2
+
+
+def test_choices_of_one_request_share_a_seed_and_come_again_by_it(make_bench: MakeBench) -> None:
+    bench = make_bench(n_ctx=64)
+    random = SamplingParams(temperature=1.0)
+    prepared = bench.model.prepare(bench.request("seed", sampling=random, max_tokens=30, n=2))
+    collectors = [Collector(), Collector()]
+    for choice, collector in enumerate(collectors):
+        bench.engine.submit(prepared, collector, choice=choice)
+    replies = [collector.wait() for collector in collectors]
+    (seed,) = {reply.started.seed for reply in replies}
+    again = bench.request("seed", sampling=replace(random, seed=seed), max_tokens=30, n=2)
+    assert [bench.submit(again, choice)[0].wait().text for choice in (0, 1)] == [reply.text for reply in replies]
 
 
 @pytest.mark.parametrize("seed", [None, -1])
@@ -272,7 +287,7 @@ def test_more_than_the_slots_wait_in_order(make_bench: MakeBench) -> None:
                 started.append(letter)
             collector(event)
 
-        bench.engine.submit(request, bench.model.prepare(request), sink)
+        bench.engine.submit(bench.model.prepare(request), sink)
         collectors.append(collector)
     bench.backend.gate.set()
     for collector in collectors:
@@ -364,7 +379,7 @@ def test_a_sink_may_cancel_and_one_that_fails_ends_only_its_own(make_bench: Make
     requests = [bench.request("abc"), bench.request("abd"), bench.request("abe", max_tokens=20)]
     good = Collector()
     tickets = [
-        bench.engine.submit(request, bench.model.prepare(request), sink)
+        bench.engine.submit(bench.model.prepare(request), sink)
         for request, sink in zip(requests, (cancelling, failing, good), strict=True)
     ]
     bench.backend.gate.set()

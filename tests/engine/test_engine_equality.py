@@ -57,7 +57,7 @@ def test_random_traffic_equals_solo_cold_runs(make_bench: MakeBench, seed: int, 
     for request in requests:
         collector = Collector()
         pinned_nowhere = GenerationRequest(**{**vars(request), "cache_slot": None})
-        solo.engine.submit(pinned_nowhere, solo.model.prepare(pinned_nowhere), collector)
+        solo.engine.submit(solo.model.prepare(pinned_nowhere), collector)
         collector.wait()
         expected[request.request_id] = content(collector)
 

@@ -44,7 +44,7 @@ class Desk:
 
     def submit(self, request: GenerationRequest) -> Collector:
         collector = Collector()
-        self.engine.submit(request, self.model.prepare(request), collector)
+        self.engine.submit(self.model.prepare(request), collector)
         return collector
 
 

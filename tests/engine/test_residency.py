@@ -162,7 +162,7 @@ def test_who_does_not_fit_waits_its_turn(make_bench: MakeBench) -> None:
             collector(event)
 
         request = bench.request(text, max_tokens=max_tokens)
-        bench.engine.submit(request, bench.model.prepare(request), sink)
+        bench.engine.submit(bench.model.prepare(request), sink)
         return collector
 
     collectors = [*(submit(letter * 20, 40) for letter in "abc"), submit("d" * 5, 5)]

@@ -82,7 +82,7 @@ def make_requests(rng: random.Random, n: int, *, chat: bool) -> list[GenerationR
 def submit(engine: Engine, request: GenerationRequest) -> tuple[Collector, Any]:
     collector = Collector()
     choice = int(request.request_id[1:]) % 2
-    return collector, engine.submit(request, engine.model.prepare(request), collector, choice=choice)
+    return collector, engine.submit(engine.model.prepare(request), collector, choice=choice)
 
 
 def find_model(name: str) -> Path:

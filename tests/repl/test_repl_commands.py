@@ -235,7 +235,7 @@ def test_tokens_and_stats(bench: MakeBench) -> None:
     said = run(desk, "/tokens aé")
     assert "a 97" in said and "3 tokens" in said
     desk.desk.ask("hello")
-    n_prompt = len(desk.engine.model.prepare(desk.session.build_request()))
+    n_prompt = len(desk.engine.model.prepare(desk.session.build_request()).tokens)
     assert f"the conversation has {n_prompt} tokens of 4096" in run(desk, "/tokens")
     said = run(desk, "/stats")
     assert "scripted (scripted, F32)" in said and "in this chat" in said and "tok/s" in said

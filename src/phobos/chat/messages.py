@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+MAX_TOP_LOGPROBS = 32  # alternatives told of a token
+
 Role = Literal["system", "user", "assistant", "tool"]
 
 

@@ -21,11 +21,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from phobos.chat.events import Event, Failed, Sink
-from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
+from phobos.chat.messages import EmbedRequest, ScoreRequest
 from phobos.counters import Counters
-from phobos.engine.model import Model
+from phobos.engine.model import Model, Prepared
 from phobos.engine.reading import Reader, Results, next_rows
-from phobos.engine.sampler import Sampler, resolve_sampling
+from phobos.engine.sampler import Sampler
 from phobos.engine.scheduler import Pace, Rows, mark_of, plan_chunks, view_prompts
 from phobos.engine.scoring import PromptReading, open_reading
 from phobos.engine.sequence import Admission, Sequence
@@ -102,34 +102,26 @@ class Engine:
         self.counters.cache = self._residency.describe()
         self._thread.start()
 
-    def submit(
-        self,
-        request: GenerationRequest,
-        tokens: Listing[int],
-        sink: Sink,
-        *,
-        choice: int = 0,
-        queue_wait_s: float = 0.0,
-    ) -> Ticket:
-        """Queue one choice of a request, whose prompt `Model.prepare` made; `sink` gets its events.
+    def submit(self, prepared: Prepared, sink: Sink, *, choice: int = 0, queue_wait_s: float = 0.0) -> Ticket:
+        """Queue one choice of a request that `Model.prepare` made ready; `sink` gets its events.
 
-        Raises `UnavailableError` where the engine has failed or is closing.
+        Raises `UnavailableError` where the engine has failed or is closing, `ContextLengthError` where the prompt
+        leaves no room for an answer.
         """
-        model = self.model
+        model, tokens, answer = self.model, prepared.tokens, prepared.answer
         if not 0 < len(tokens) < model.n_ctx:
             raise ContextLengthError(len(tokens), model.n_ctx)
-        sampling = resolve_sampling(model.bias(request.sampling), model.settings.sampling, model.sampling)
-        scanner = model.open_scanner(request, tokens)
+        scanner = answer.open_scanner() if answer is not None else None
         sequence = Sequence(
-            request,
+            prepared.request,
             tokens,
             model.tokenizer,
-            Sampler(sampling, tokens, choice, self._kernels),
+            Sampler(prepared.sampling, tokens, choice, self._kernels),
             n_ctx=model.n_ctx,
             max_tokens=model.settings.sampling.max_tokens,
             choice=choice,
             scanner=scanner,
-            constraint=model.open_constraint(request, scanner),
+            constraint=answer.open_binding(scanner) if answer is not None else None,
             submitted_s=time.monotonic(),
             queue_wait_s=queue_wait_s,
         )

@@ -1,4 +1,4 @@
-"""A loaded model: file, tokenizer, template, backend, frozen into one `Model`; and from a request to its tokens.
+"""A loaded model: file, tokenizer, template, backend, frozen into one `Model`; and from a request to what is run.
 
 `load_model` is called by one thread, the loader. A `Model` is immutable; `prepare` may be called by any thread, the
 backend only by the engine's.
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from phobos.chat.dialects import knows_reasoning
-from phobos.chat.dialects.scanner import Scanner
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.chat.template import ChatTemplate, encode_prompt, make_template
 from phobos.counters import LoadProgress, ModelInfo
-from phobos.engine.constrained.answers import Answers, choose_answers
-from phobos.engine.sampler import MAX_TOP_LOGPROBS, Constraint
+from phobos.engine.capabilities import check_request, check_token
+from phobos.engine.constrained.answers import AnswerPlan, Answers, choose_answers
+from phobos.engine.sampler import Sampling, resolve_sampling
 from phobos.engine.slots.archive import choose_archive_bytes
 from phobos.engine.slots.identity import identify
 from phobos.engine.slots.slot_files import Identity
 from phobos.engine.speculative.draft import check_draft, open_draft
-from phobos.errors import NO_TEXT, ContextLengthError, RequestError
+from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
 from phobos.kernels.backend import Backend, Progress, cache_bound
@@ -35,11 +35,24 @@ from phobos.settings import EngineSettings, SamplingDefaults
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """A request as its model runs it: what `Model.prepare` worked out and `Engine.submit` takes, once a choice.
+
+    `sampling` has every setting decided, the seed too; `answer` is None where the model reads and binds no answers.
+    """
+
+    request: GenerationRequest
+    tokens: tuple[int, ...]
+    sampling: Sampling
+    answer: AnswerPlan | None = None
+
+
+@dataclass(frozen=True)
 class Model:
     """A loaded model. `created` is in Unix seconds; `sampling` are the model file's own defaults; `archive_bytes` is
     what conversations that gave way to others may take; `identity` is there where states are saved.
 
-    `answers` makes what reads and binds the answer to one request; None where the model has no such thing. `draft` is
+    `answers` plans what reads and binds the answers to a request; None where the model has no such thing. `draft` is
     the model that guesses for this one, if there is one.
     """
 
@@ -52,7 +65,6 @@ class Model:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     backend: Backend
-    dialect_name: str
     sampling: SamplingDefaults
     settings: EngineSettings
     info: ModelInfo
@@ -68,22 +80,24 @@ class Model:
         return self.backend.limits.pooling is not None
 
     @property
+    def supports_chat(self) -> bool:
+        """Whether it has a chat template."""
+        return self.template is not None
+
+    @property
     def supports_tools(self) -> bool:
-        """Whether calls can be offered, enforced and read."""
+        """Whether tool calls can be offered, enforced and read."""
         return self.answers is not None and self.template is not None
 
     @property
     def supports_grammar(self) -> bool:
-        """Whether a shape of the answer can be enforced."""
+        """Whether an output format can be enforced."""
         return self.answers is not None
 
-    def open_scanner(self, request: GenerationRequest, tokens: Sequence[int]) -> Scanner | None:
-        """What takes reasoning and calls out of the answer to these prompt tokens."""
-        return self.answers.scanner(request, tokens) if self.answers is not None else None
-
-    def open_constraint(self, request: GenerationRequest, scanner: Scanner | None) -> Constraint | None:
-        """What binds this request's answer, which this scanner reads."""
-        return self.answers.binding(request, scanner) if self.answers is not None else None
+    @property
+    def supports_infill(self) -> bool:
+        """Whether it has tokens for a prompt with a suffix."""
+        return self.tokenizer.infill_ids is not None
 
     def close(self) -> None:
         """Close the backends; twice is fine."""
@@ -91,29 +105,19 @@ class Model:
         if self.draft is not None:
             self.draft.close()
 
-    def bias(self, sampling: SamplingParams) -> SamplingParams:
-        """With the biases of texts and of the tokens that end a turn put into `logit_bias`."""
-        biases: dict[int, float] = {}
-        for text, value in sampling.text_bias.items():
-            biases.update(dict.fromkeys(self.tokenizer.encode(text, continues=True), value))
-        biases.update(sampling.logit_bias)
-        if sampling.ignore_eos:
-            biases.update(dict.fromkeys(self.tokenizer.end_ids, -math.inf))
-        return replace(sampling, logit_bias=biases) if biases else sampling
-
     def warm(self) -> None:
         """Begin in the background with what the first tool call or output format would wait for."""
         if self.answers is not None:
             self.answers.grammars.warm()
 
-    def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> tuple[int, ...]:
-        """The tokens of the prompt. Raises `RequestError` for what this model cannot do, `ContextLengthError` for a
-        prompt that leaves no room for an answer unless `any_length`."""
-        if self.embeds:
-            raise RequestError(NO_TEXT, code="unsupported_endpoint")
-        self._check(request)
-        if self.answers is not None:
-            self.answers.check(request)
+    def check(self, request: GenerationRequest) -> None:
+        """Refuse at once what this model cannot honour, before anything is rendered. Raises `RequestError`."""
+        check_request(request, self)
+
+    def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> Prepared:
+        """Check, render, tokenize and plan. Raises `RequestError` for what this model cannot honour, and
+        `ContextLengthError` for a prompt that leaves no room for an answer unless `any_length`."""
+        self.check(request)
         tokens = self._encode_chat(request) if request.is_chat else self._encode_prompt(request)
         param = "messages" if request.is_chat else "prompt"
         if not tokens:
@@ -122,14 +126,19 @@ class Model:
             error = ContextLengthError(len(tokens), self.n_ctx)
             error.param = param
             raise error
-        return tuple(tokens)
+        return Prepared(
+            request,
+            tuple(tokens),
+            resolve_sampling(self._bias(request.sampling), self.settings.sampling, self.sampling),
+            self.answers.plan(request, tokens) if self.answers is not None else None,
+        )
 
     def prepare_text(self, text: str | Sequence[int]) -> tuple[int, ...]:
         """The tokens of a text to be embedded, with what the file says stands before and behind one; spellings of
         control tokens are those tokens. Token ids stay as they are. Raises `RequestError`."""
         if not isinstance(text, str):
             for token in text:
-                self._check_token(token, "input")
+                check_token(token, self.tokenizer.n_vocab, "input")
             tokens = list(text)
         elif tokens := self.tokenizer.encode(text, special=True, bos=True) if text else []:
             tokens += self.tokenizer.ending
@@ -141,38 +150,15 @@ class Model:
             raise error
         return tuple(tokens)
 
-    def _check(self, request: GenerationRequest) -> None:
-        """Refuse what cannot be honoured."""
-        if request.n > self.n_slots:
-            raise RequestError(f"n is {request.n}; this server runs at most {self.n_slots} at once", param="n")
-        if request.cache_slot is not None and not 0 <= request.cache_slot < self.n_slots:
-            raise RequestError(
-                f"cache_slot is {request.cache_slot}; this server has slots 0 to {self.n_slots - 1}", param="cache_slot"
-            )
-        if request.top_logprobs is not None and not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
-            raise RequestError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}", param="top_logprobs")
-        for token in request.sampling.logit_bias:
-            self._check_token(token, "logit_bias")
-        if request.output.kind != "text" and not self.supports_grammar:
-            raise RequestError(
-                f"this server cannot enforce the response format {request.output.kind}: send text or leave it out",
-                code="unsupported_value",
-                param="response_format",
-            )
-        if request.sampling.ignore_eos and request.output.kind != "text":
-            raise RequestError("ignore_eos and an output format contradict each other: send one", param="ignore_eos")
-        if request.tools and request.tool_choice.kind != "none" and not self.supports_tools:
-            raise RequestError(
-                "this server cannot run tool calls for this model: leave out tools or send tool_choice none",
-                code="unsupported_parameter",
-                param="tools",
-            )
-
-    def _check_token(self, token: int, param: str) -> None:
-        if not 0 <= token < self.tokenizer.n_vocab:
-            raise RequestError(
-                f"{param} names the token {token}; ids go from 0 to {self.tokenizer.n_vocab - 1}", param=param
-            )
+    def _bias(self, sampling: SamplingParams) -> SamplingParams:
+        """With the biases of texts and of the tokens that end a turn put into `logit_bias`."""
+        biases: dict[int, float] = {}
+        for text, value in sampling.text_bias.items():
+            biases.update(dict.fromkeys(self.tokenizer.encode(text, continues=True), value))
+        biases.update(sampling.logit_bias)
+        if sampling.ignore_eos:
+            biases.update(dict.fromkeys(self.tokenizer.end_ids, -math.inf))
+        return replace(sampling, logit_bias=biases) if biases else sampling
 
     def _encode_prompt(self, request: GenerationRequest) -> list[int]:
         """A completion's prompt: text as it is, its control tokens meant as such, token ids, or both in a row."""
@@ -183,7 +169,6 @@ class Model:
                 if isinstance(part, str):
                     tokens += self.tokenizer.encode(part, special=True, bos=not tokens, continues=bool(tokens))
                 else:
-                    self._check_token(part, "prompt")
                     tokens.append(part)
         else:
             tokens = self.tokenizer.encode(prompt or "", special=True, bos=True)
@@ -192,39 +177,15 @@ class Model:
     def _infill(self, tokens: list[int], suffix: str) -> list[int]:
         """Prefix, suffix, then the place where the model writes what stands between."""
         tokenizer = self.tokenizer
-        if tokenizer.infill_ids is None:
-            raise RequestError(
-                "this model has no tokens for filling in: leave out suffix",
-                code="unsupported_parameter",
-                param="suffix",
-            )
+        assert tokenizer.infill_ids is not None, "checked"
         before, after, middle = tokenizer.infill_ids
         opening = tokens[:1] if tokenizer.add_bos and tokens[:1] == [tokenizer.bos_id] else []
         return [*opening, before, *tokens[len(opening) :], after, *tokenizer.encode(suffix), middle]
 
     def _encode_chat(self, request: GenerationRequest) -> list[int]:
         """The messages in the model's own chat format, with exactly one BOS where the file wants one."""
-        if self.template is None:
-            raise RequestError(
-                "this model file has no chat template: use /v1/completions, or start with --chat-template",
-                code="unsupported_value",
-                param="messages",
-            )
-        _check_continued(request)
+        assert self.template is not None, "checked"
         return encode_prompt(self.template, self.tokenizer, request)
-
-
-def _check_continued(request: GenerationRequest) -> None:
-    """A last assistant message is continued only where it can be."""
-    last = request.messages[-1] if request.messages else None
-    if not request.continue_assistant or last is None or last.role != "assistant":
-        return
-    if request.tools or last.tool_calls or not last.content or last.content[-1].isspace():
-        raise RequestError(
-            "a last assistant message is continued: it needs text that does not end in white space, and no tools",
-            code="invalid_message",
-            param="messages",
-        )
 
 
 def read_sampling(metadata: Mapping[str, Any]) -> SamplingDefaults:
@@ -281,7 +242,6 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
             tokenizer=tokenizer,
             template=template,
             backend=backend,
-            dialect_name=answers.dialect.name,
             sampling=read_sampling(gguf.metadata),
             settings=settings,
             info=replace(info, dialect=answers.dialect.name),

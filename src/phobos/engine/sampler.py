@@ -17,12 +17,10 @@ from typing import Protocol
 
 import numpy as np
 
-from phobos.chat.messages import SamplingParams
+from phobos.chat.messages import MAX_TOP_LOGPROBS, SamplingParams
 from phobos.kernels.backend import FloatArray, IntArray
 from phobos.kernels.sampling import NO_IDS, Chain, RowKernels
 from phobos.settings import SamplingDefaults
-
-MAX_TOP_LOGPROBS = 32
 
 
 class Constraint(Protocol):

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart
 from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
@@ -24,7 +24,6 @@ from phobos.counters import Counters
 from phobos.decide import WINDOW
 from phobos.errors import PhobosError, RequestError, UnavailableError
 from phobos.http.admission import Admission, Place
-from phobos.http.capabilities import check_request
 from phobos.http.delivery import EventStream, Mailbox, coalesce
 from phobos.http.metrics import Metrics
 from phobos.http.protocols.fields import ignored_header
@@ -42,6 +41,9 @@ from phobos.http.transport.wire import (
 )
 from phobos.settings import ServeSettings
 
+if TYPE_CHECKING:
+    from phobos.engine.model import Prepared
+
 log = logging.getLogger("phobos.http")
 
 # A prompt of at most so much is prepared on the loop, where the last such one took no longer than this.
@@ -49,7 +51,6 @@ SHORT_CHARS, SHORT_MESSAGES, QUICK_S = 1000, 8, 0.002
 
 T = TypeVar("T")
 Beat = Callable[[], Awaitable[None]]
-Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -302,11 +303,13 @@ class Generations:
 
     @contextlib.asynccontextmanager
     async def _run(self, request_id: str, job: Job, beat: Beat | None) -> AsyncIterator[tuple[Run, ReplyFacts]]:
-        """A job that is checked, admitted and submitted."""
+        """A job that is admitted, prepared and submitted; what cannot be honoured does not wait to be refused."""
         if self.engine is not None and self.failure is None:
-            self._check(job, self.engine.model)
+            self.check_model(job.model, self.engine.model)
+            for request in job.requests:
+                self.engine.model.check(request)
         async with self.admitted(job.n_choices, job.requests[0].cache_slot, beat) as (run, engine):
-            self._check(job, engine.model)
+            self.check_model(job.model, engine.model)
             await self._submit(engine, job, run, beat)
             model = job.model or self.model_name(engine.model)
             wait_s = run.place.queue_wait_s
@@ -358,28 +361,30 @@ class Generations:
         choice = 0
         prompts = []
         for request in job.requests:
-            prompts.append(await self._encode(engine.model, job, request, beat))
+            prompts.append(await self._prepare(engine.model, job, request, beat))
         if not engine.alive:
             raise self.failure or UnavailableError("the engine has stopped")
         run.submitted_s = time.monotonic()
         run.events.await_start()
-        for request, tokens in zip(job.requests, prompts, strict=True):
-            for copy in range(request.n):
+        wait_s = run.place.queue_wait_s
+        for prepared in prompts:
+            for copy in range(prepared.request.n):
                 sink = run.events.sink(choice)
-                wait_s = run.place.queue_wait_s
-                run.tickets.append(engine.submit(request, tokens, sink, choice=copy, queue_wait_s=wait_s))
+                run.tickets.append(engine.submit(prepared, sink, choice=copy, queue_wait_s=wait_s))
                 choice += 1
 
-    async def _encode(self, model: ServedModel, job: Job, request: GenerationRequest, beat: Beat | None) -> Tokens:
-        """The tokens of a prompt, made beside the loop; a single short one's at once for as long as short ones are
-        quick, since handing it to another thread and back would take longer."""
+    async def _prepare(self, model: ServedModel, job: Job, request: GenerationRequest, beat: Beat | None) -> Prepared:
+        """A request made ready off the loop; a single short one at once for as long as short ones are quick, since
+        handing it to another thread and back would take longer."""
         is_one = len(job.requests) == 1 and is_short(request)
         if is_one and self._short_s <= QUICK_S:
             return self._prepare_timed(model, request)
-        work = self._prepare_timed if is_one else _prepare
-        return await self._beating(asyncio.get_running_loop().run_in_executor(self._pool, work, model, request), beat)
+        loop = asyncio.get_running_loop()
+        if is_one:
+            return await self._beating(loop.run_in_executor(self._pool, self._prepare_timed, model, request), beat)
+        return await self._beating(loop.run_in_executor(self._pool, model.prepare, request), beat)
 
-    def _prepare_timed(self, model: ServedModel, request: GenerationRequest) -> Tokens:
+    def _prepare_timed(self, model: ServedModel, request: GenerationRequest) -> Prepared:
         began_s = time.perf_counter()
         try:
             return model.prepare(request)
@@ -439,11 +444,6 @@ class Generations:
                 status=404,
             )
 
-    def _check(self, job: Job, model: ServedModel) -> None:
-        self.check_model(job.model, model)
-        for request in job.requests:
-            check_request(request, model)
-
 
 def is_short(request: GenerationRequest) -> bool:
     """Whether a prompt is plain text and little of it."""
@@ -454,10 +454,6 @@ def is_short(request: GenerationRequest) -> bool:
     messages = request.messages
     n_chars = sum(len(message.content or "") + len(message.reasoning or "") for message in messages)
     return len(messages) <= SHORT_MESSAGES and n_chars <= SHORT_CHARS and not any(m.tool_calls for m in messages)
-
-
-def _prepare(model: ServedModel, request: GenerationRequest) -> Tokens:
-    return model.prepare(request)
 
 
 def _refuse(request_id: str, error: Exception) -> Refusal:

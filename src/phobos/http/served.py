@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from phobos.chat.events import Sink
 from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import ModelInfo, SlotReport
+from phobos.engine.capabilities import Capabilities
 from phobos.errors import PhobosError
 from phobos.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from phobos.engine.model import Prepared  # brings the backend with it, which a listener opens without
 
 
 class Ticket(Protocol):
@@ -44,7 +48,7 @@ class ServedTokenizer(Protocol):
         """The bytes of one token."""
 
 
-class ServedModel(Protocol):
+class ServedModel(Capabilities, Protocol):
     """A loaded model."""
 
     @property
@@ -64,10 +68,6 @@ class ServedModel(Protocol):
         """Tokens a slot holds."""
 
     @property
-    def n_slots(self) -> int:
-        """Sequences that run at once."""
-
-    @property
     def tokenizer(self) -> ServedTokenizer:
         """Its tokenizer."""
 
@@ -83,27 +83,14 @@ class ServedModel(Protocol):
     def settings(self) -> EngineSettings:
         """How it was loaded."""
 
-    @property
-    def supports_tools(self) -> bool:
-        """Whether calls can be offered and enforced."""
+    def check(self, request: GenerationRequest) -> None:
+        """Refuse at once what it cannot honour. Raises `RequestError`."""
 
-    @property
-    def supports_grammar(self) -> bool:
-        """Whether a shape of the answer can be enforced."""
-
-    @property
-    def supports_thinking(self) -> bool:
-        """Whether its template can turn reasoning on."""
-
-    @property
-    def embeds(self) -> bool:
-        """Whether it embeds texts instead of writing any."""
+    def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> Prepared:
+        """Check, render, tokenize and plan. Raises `RequestError`, also where it does not fit unless `any_length`."""
 
     def prepare_text(self, text: str | Sequence[int]) -> tuple[int, ...]:
         """The tokens of a text to be embedded. Raises `RequestError`."""
-
-    def prepare(self, request: GenerationRequest, *, any_length: bool = False) -> tuple[int, ...]:
-        """Render and tokenize. Raises `RequestError`, also where it does not fit unless `any_length`."""
 
 
 class SlotActions(Protocol):
@@ -138,15 +125,7 @@ class ServedEngine(Protocol):
     def failure(self) -> PhobosError | None:
         """Why it ended, if it did."""
 
-    def submit(
-        self,
-        request: GenerationRequest,
-        tokens: tuple[int, ...],
-        sink: Sink,
-        *,
-        choice: int = 0,
-        queue_wait_s: float = 0.0,
-    ) -> Ticket:
+    def submit(self, prepared: Prepared, sink: Sink, *, choice: int = 0, queue_wait_s: float = 0.0) -> Ticket:
         """Run one choice; events go to `sink` on the engine's thread. Returns at once."""
 
     def read(self, request: ScoreRequest | EmbedRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> Ticket:

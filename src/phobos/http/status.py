@@ -7,7 +7,6 @@ from typing import Any
 
 from phobos.counters import Counters
 from phobos.errors import RequestError, UnavailableError
-from phobos.http.capabilities import describe_capabilities
 from phobos.http.generation import Generations
 from phobos.http.metrics import METRICS_TYPE, render_metrics
 from phobos.http.served import ServedModel
@@ -79,7 +78,7 @@ def describe_model(generations: Generations, model: ServedModel) -> dict[str, An
         "owned_by": "phobos",
         "context_length": model.n_ctx,
         "max_model_len": model.n_ctx,
-        "capabilities": describe_capabilities(model),
+        "capabilities": _list_capabilities(model),
         "meta": {
             "name": info.name,
             "architecture": model.architecture,
@@ -91,6 +90,19 @@ def describe_model(generations: Generations, model: ServedModel) -> dict[str, An
             "size": info.weights_bytes,
         },
     }
+
+
+def _list_capabilities(model: ServedModel) -> list[str]:
+    if model.embeds:
+        return ["embedding"]
+    flags = {
+        "chat": model.supports_chat,
+        "tools": model.supports_tools,
+        "structured_output": model.supports_grammar,
+        "reasoning": model.supports_thinking,
+        "infill": model.supports_infill,
+    }
+    return ["text", "completion", *(name for name, present in flags.items() if present)]
 
 
 async def answer_models(generations: Generations) -> Response:

@@ -51,7 +51,7 @@ class LocalPartner:
 
     def submit(self, request: GenerationRequest, sink: Sink) -> Ticket:
         """Render, tokenize and run."""
-        return self._engine.submit(request, self._engine.model.prepare(request), sink)
+        return self._engine.submit(self._engine.model.prepare(request), sink)
 
     def prompt_progress(self) -> tuple[int, int] | None:
         """From the engine's counters: there is only this chat's request."""
@@ -66,7 +66,7 @@ class LocalPartner:
 
     def count_prompt(self, request: GenerationRequest) -> int:
         """The tokens of the rendered conversation."""
-        return len(self._engine.model.prepare(request))
+        return len(self._engine.model.prepare(request).tokens)
 
     def models(self) -> list[str]:
         """The models on this machine."""

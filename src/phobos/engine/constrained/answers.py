@@ -1,22 +1,67 @@
 """What becomes of an answer's text: the dialect's scanner and the grammar's binding, one of each a sequence.
 
-An `Answers` belongs to one model; any thread may use it. Its scanners and bindings belong to their sequences.
+An `Answers` belongs to one model and plans once a request; any thread may use it. The scanners and bindings that a plan
+opens belong to their sequences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from phobos.chat.dialects.dialect import Dialect
 from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.dialects.scanner import Scanner
-from phobos.chat.messages import GenerationRequest
+from phobos.chat.messages import GenerationRequest, ToolSpec
 from phobos.chat.template import ChatTemplate, fit_dialect
 from phobos.engine.constrained.binding import Binding
-from phobos.engine.constrained.grammar import Grammars, offered_tools
+from phobos.engine.constrained.grammar import Grammars, Plan, offered_tools
 from phobos.gguf.tokenizer import Tokenizer
 
 N_TAIL = 32  # tokens at a prompt's end in which an open thinking block shows
+
+
+@dataclass(frozen=True)
+class ReadingPlan:
+    """Where a chat's answers begin and what may be called in them: the arguments of `Scanner`."""
+
+    tools: tuple[ToolSpec, ...]
+    in_reasoning: bool
+    begun: bool
+    used_ids: frozenset[str]
+
+
+@dataclass(frozen=True)
+class AnswerPlan:
+    """What reads and binds the answers to one prompt; each choice opens a scanner and a binding of its own.
+
+    `grammar` is None where the text is free, `reading` where the answer is not a chat's.
+    """
+
+    grammars: Grammars
+    grammar: Plan | None
+    thinking_budget: int | None
+    reading: ReadingPlan | None
+
+    def open_scanner(self) -> Scanner | None:
+        """What takes reasoning and calls out of one answer."""
+        reading = self.reading
+        if reading is None:
+            return None
+        return Scanner(
+            self.grammars.dialect,
+            reading.tools,
+            in_reasoning=reading.in_reasoning,
+            begun=reading.begun,
+            used_ids=set(reading.used_ids),
+            shown_ids=self.grammars.shown_ids,
+        )
+
+    def open_binding(self, scanner: Scanner | None) -> Binding | None:
+        """What binds the answer that this scanner reads; None where it is free."""
+        if self.grammar is None and (self.thinking_budget is None or scanner is None):
+            return None
+        return Binding(self.grammars, self.grammar, scanner, thinking_budget=self.thinking_budget)
 
 
 class Answers:
@@ -27,29 +72,23 @@ class Answers:
         self.grammars = Grammars(tokenizer, dialect)
         self._tokenizer = tokenizer
 
-    def check(self, request: GenerationRequest) -> None:
-        """Refuse what cannot be enforced, with a `RequestError`; what can is compiled now."""
-        self.grammars.plan(request)
+    def plan(self, request: GenerationRequest, tokens: Sequence[int]) -> AnswerPlan:
+        """What reads and binds the answers to these prompt tokens. Raises `RequestError` for what cannot be enforced;
+        what can is compiled now."""
+        return AnswerPlan(
+            self.grammars,
+            self.grammars.plan(request),
+            thinking_budget=request.thinking_budget,
+            reading=self._plan_reading(request, tokens) if request.is_chat else None,
+        )
 
-    def scanner(self, request: GenerationRequest, tokens: Sequence[int]) -> Scanner | None:
-        """What takes reasoning and calls out of the answer to these prompt tokens; None where there is no chat."""
-        if not request.is_chat:
-            return None
-        return Scanner(
-            self.dialect,
+    def _plan_reading(self, request: GenerationRequest, tokens: Sequence[int]) -> ReadingPlan:
+        return ReadingPlan(
             offered_tools(request),
             in_reasoning=self._opens_reasoning(request, tokens),
             begun=self._tail(tokens, N_TAIL).endswith(self.dialect.begins_in),
-            used_ids={call.id for message in request.messages for call in message.tool_calls},
-            shown_ids=self.grammars.shown_ids,
+            used_ids=frozenset(call.id for message in request.messages for call in message.tool_calls),
         )
-
-    def binding(self, request: GenerationRequest, scanner: Scanner | None) -> Binding | None:
-        """What binds the answer; None where it is free. Raises `RequestError`."""
-        plan = self.grammars.plan(request)
-        if plan is None and (request.thinking_budget is None or scanner is None):
-            return None
-        return Binding(self.grammars, plan, scanner, thinking_budget=request.thinking_budget)
 
     def _opens_reasoning(self, request: GenerationRequest, tokens: Sequence[int]) -> bool:
         """Whether the prompt ends inside a thinking block."""

@@ -22,7 +22,6 @@ from phobos.chat.messages import (
     ToolSpec,
 )
 from phobos.errors import RequestError
-from phobos.http.capabilities import check_request, count_prompt
 from phobos.http.generation import Job
 from phobos.http.protocols.anthropic_reply import MessageDialect
 from phobos.http.protocols.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
@@ -109,8 +108,7 @@ def count_tokens(body: dict[str, Any], model: ServedModel, request_id: str, sett
     """How many tokens the prompt of a messages request has, also of one that does not fit. Raises `RequestError`."""
     _, asked = _read(body, settings)
     request = _request(asked, request_id, settings)
-    check_request(request, model)
-    return {"input_tokens": count_prompt(request, model)}
+    return {"input_tokens": len(model.prepare(request, any_length=True).tokens)}
 
 
 def _read(body: dict[str, Any], settings: ServeSettings) -> tuple[Fields, MessagesFields]:

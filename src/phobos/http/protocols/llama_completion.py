@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Meta
 
 from phobos.chat.events import Event, Finished, Started, TextDelta, TokenLogprob
-from phobos.chat.messages import GenerationRequest, OutputFormat, SamplingParams
+from phobos.chat.messages import MAX_TOP_LOGPROBS, GenerationRequest, OutputFormat, SamplingParams
 from phobos.errors import RequestError
 from phobos.http.generation import Job, ReplyFacts
 from phobos.http.protocols.fields import convert, sort_fields
-from phobos.http.protocols.openai import MAX_LOGPROBS, MAX_PROMPTS, parse_prompts, parse_stops
+from phobos.http.protocols.openai import MAX_PROMPTS, parse_prompts, parse_stops
 from phobos.http.protocols.openai_reply import Ledger
 from phobos.http.transport.wire import SSE_DONE, SSE_HEARTBEAT, Refusal, Response, sse
 from phobos.settings import ServeSettings
@@ -62,7 +62,7 @@ class LlamaFields(msgspec.Struct, kw_only=True):
     frequency_penalty: _Penalty | None = None
     seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None
     stop: str | list[str] | None = None
-    n_probs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    n_probs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     logit_bias: Any = None
     ignore_eos: bool | None = None
     response_fields: list[str] | None = None

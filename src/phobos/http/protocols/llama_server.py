@@ -83,7 +83,8 @@ def apply_template(body: dict[str, Any], model: ServedModel, request_id: str) ->
         thinking=thinking is True,
         template_kwargs=kwargs,
     )
-    return {"prompt": model.tokenizer.decode(list(model.prepare(request, any_length=True)), special=True)}
+    prepared = model.prepare(request, any_length=True)
+    return {"prompt": model.tokenizer.decode(prepared.tokens, special=True)}
 
 
 def describe_slots(model: ServedModel, snapshot: Snapshot) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from phobos.chat.messages import (
+    MAX_TOP_LOGPROBS,
     GenerationRequest,
     Message,
     OutputFormat,
@@ -22,7 +23,6 @@ from phobos.chat.messages import (
 )
 from phobos.chat.tool_schemas import parse_tools
 from phobos.errors import RequestError
-from phobos.http.capabilities import check_request, count_prompt
 from phobos.http.generation import Job
 from phobos.http.protocols.conversation import is_continued, parse_messages
 from phobos.http.protocols.fields import convert, sort_fields
@@ -32,7 +32,6 @@ from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
 
 MAX_STOPS = 16
-MAX_LOGPROBS = 32
 MAX_PROMPTS = 128
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]
@@ -78,7 +77,7 @@ class ChatFields(SharedFields, kw_only=True):
     messages: Any = None
     max_completion_tokens: _Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: Any = None
     tools: Any = None
     tool_choice: Any = None
@@ -109,7 +108,7 @@ class CompletionFields(SharedFields, kw_only=True):
     prompt: str | list[str | _Token | list[_Token]] | None = None
     suffix: str | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     best_of: _Count | None = None
 
 
@@ -168,8 +167,7 @@ def count_chat_tokens(
 ) -> dict[str, Any]:
     """How many tokens the prompt of a chat request has, also of one that does not fit. Raises `RequestError`."""
     (request,) = parse_chat(body, request_id, settings).requests
-    check_request(request, model)
-    return {"object": "response.input_tokens", "input_tokens": count_prompt(request, model)}
+    return {"object": "response.input_tokens", "input_tokens": len(model.prepare(request, any_length=True).tokens)}
 
 
 def _continues(asked: ChatFields, settings: ServeSettings) -> bool:

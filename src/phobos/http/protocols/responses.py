@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from phobos.chat.messages import (
+    MAX_TOP_LOGPROBS,
     GenerationRequest,
     Message,
     OutputFormat,
@@ -24,7 +25,7 @@ from phobos.errors import RequestError
 from phobos.http.generation import Job
 from phobos.http.protocols.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
 from phobos.http.protocols.fields import convert, sort_fields
-from phobos.http.protocols.openai import MAX_LOGPROBS, parse_output
+from phobos.http.protocols.openai import parse_output
 from phobos.http.protocols.responses_reply import ResponseDialect
 from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
@@ -68,7 +69,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
     min_p: _Unit | None = None
     seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     include: list[str] | None = None
     tools: Any = None
     tool_choice: Any = None
