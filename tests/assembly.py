@@ -18,7 +18,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from phobos.kernels.cpu.compiling import features
+from phobos.kernels.cpu import features
 
 #: What LLVM is told for each path: triple, processor, features.
 TARGETS = {

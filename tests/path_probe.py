@@ -37,7 +37,7 @@ def run_model(path: Path) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    from phobos.kernels.cpu.compiling.features import CPU
+    from phobos.kernels.cpu.features import CPU
 
     out, *models = sys.argv[1:]
     np.savez(out, path=np.array(CPU.name), **{Path(model).stem: run_model(Path(model)) for model in models})

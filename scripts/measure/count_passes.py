@@ -17,6 +17,7 @@ import numpy as np
 
 from phobos.archs import build_program
 from phobos.gguf.reader import open_gguf
+from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cuda.backend import describe_program
 from phobos.kernels.cuda.cache import SlotCache
 from phobos.kernels.cuda.card import Launch
@@ -171,7 +172,7 @@ def main(arguments: Sequence[str]) -> int:
             info.n_bytes // (info.shape[0] if name == "token_embd.weight" and "output.weight" in gguf.tensors else 1)
             for name, info in gguf.tensors.items()
         )
-    limits = (PROMPT_ROWS + 4, 36, 4096)
+    limits = BackendLimits(4096, 4, PROMPT_ROWS + 4, 36, program.n_vocab)
     states = SlotStates(card, program.states, 4)
     lowering = Lowering(program, weights, SlotCache(card, program.layers, 4, 4096), states, card, limits)
     decode = count_pass(program, lowering, weights, 1, CONTEXT)

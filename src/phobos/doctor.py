@@ -157,7 +157,7 @@ def check_model(name: str | None) -> Check:
 
 def cpu_path() -> str:
     """The name of the instruction path kernels are compiled for."""
-    from phobos.kernels.cpu.compiling.features import CPU
+    from phobos.kernels.cpu.features import CPU
 
     return CPU.name
 

@@ -16,7 +16,7 @@ from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cpu.layout import float_stride, thread_scratch_bytes
-from phobos.kernels.cpu.lowering.lower import Limits, buffer_sizes
+from phobos.kernels.cpu.lowering.buffers import buffer_sizes
 from phobos.kernels.cpu.packing import slice_bytes
 from phobos.kernels.cpu.weights import describe_program
 from phobos.kernels.placing.capacity import cache_row_bytes, plan_limits, state_bytes
@@ -194,7 +194,5 @@ def packing_bytes(weights: int, n_threads: int) -> int:
 
 def scratch_bytes(gguf: GGUF, program: Program, limits: BackendLimits, n_threads: int) -> int:
     """Bytes of the buffers of one pass and of each thread's own scratch."""
-    sizes = buffer_sizes(
-        program, describe_program(gguf, program), Limits(limits.max_rows, limits.max_outputs, limits.n_ctx)
-    )
+    sizes = buffer_sizes(program, describe_program(gguf, program), limits)
     return sum(sizes.values()) + n_threads * thread_scratch_bytes(limits.max_rows)

@@ -11,7 +11,7 @@ from llvmlite import ir
 
 import assembly
 from phobos.errors import UsageError
-from phobos.kernels.cpu.compiling.features import ARM_PATHS, InstructionPath, choose_path
+from phobos.kernels.cpu.features import ARM_PATHS, InstructionPath, choose_path
 
 I8, I32 = ir.IntType(8), ir.IntType(32)
 DOT = {"sdot": "sext", "usdot": "zext"}  # how the first operand is widened

@@ -15,7 +15,7 @@ import path_probe
 from models.tiny_models import PACKED_TYPES, RARE_TYPES, RECIPES, SMALL_TYPES, write_tiny_model
 from phobos.errors import UsageError
 from phobos.gguf.quants import GGMLType
-from phobos.kernels.cpu.compiling.features import CPU, PATHS, InstructionPath, choose_path, host_features
+from phobos.kernels.cpu.features import CPU, PATHS, InstructionPath, choose_path, host_features
 
 
 def probe(out: Path, models: list[Path], path_name: str) -> subprocess.CompletedProcess[str]:

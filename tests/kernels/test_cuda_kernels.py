@@ -16,7 +16,7 @@ from phobos.gguf.quants import TABLE, GGMLType
 from phobos.kernels.backend import Batch, find_best
 from phobos.kernels.cuda.backend import CudaBackend
 from phobos.kernels.cuda.layout import PACKED, packed_bytes
-from phobos.kernels.cuda.lowering.lower import CHOICE_SPAN
+from phobos.kernels.cuda.lowering.buffers import CHOICE_SPAN
 from phobos.kernels.cuda.pack import PACKERS
 from phobos.program.steps import (
     Activate,

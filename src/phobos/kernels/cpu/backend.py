@@ -15,7 +15,7 @@ from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, IntArray, Progress, find_best
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.compiling.compiler import LoadedKernel, encode_record, load_kernels
-from phobos.kernels.cpu.compiling.features import CPU
+from phobos.kernels.cpu.features import CPU
 from phobos.kernels.cpu.layout import (
     HEADER_WORDS,
     KEY_BLOCK,
@@ -27,7 +27,8 @@ from phobos.kernels.cpu.layout import (
     thread_scratch_bytes,
 )
 from phobos.kernels.cpu.limits import remembered_read_gbs
-from phobos.kernels.cpu.lowering.lower import BatchAddresses, Launch, Limits, Lowering
+from phobos.kernels.cpu.lowering.launches import BatchAddresses, Launch
+from phobos.kernels.cpu.lowering.lower import Lowering
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.packing import Packing
 from phobos.kernels.cpu.report import print_census, print_memory, reports_memory, requested_pass
@@ -96,7 +97,7 @@ class CpuBackend:
             self._cache,
             self._states,
             BatchAddresses(self._header.ctypes.data, self._outputs.ctypes.data),
-            Limits(limits.max_rows, limits.max_outputs, limits.n_ctx),
+            limits,
         )
         self._launches = lowering.lower()
         self._buffer_arena = lowering.arena

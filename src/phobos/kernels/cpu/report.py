@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from phobos.errors import UsageError
-from phobos.kernels.cpu.lowering.lower import Launch
+from phobos.kernels.cpu.lowering.launches import Launch
 from phobos.kernels.cpu.weights import Weight
 from phobos.program.steps import MatMul
 

@@ -81,3 +81,9 @@ def matrix_shape(gguf: GGUF, name: str) -> tuple[int, int]:
 def is_quantized(kind: PackedType) -> bool:
     """Whether products with this type take quantized activations."""
     return kind.block >= BLOCK // 2
+
+
+def takes_codes(weights: Mapping[str, Weight], name: str) -> bool:
+    """Whether a matrix is multiplied with quantized activations."""
+    kind = weights[name].kind
+    return kind is not None and is_quantized(kind)

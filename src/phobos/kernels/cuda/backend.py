@@ -21,7 +21,8 @@ from phobos.kernels.cuda.cache import SlotCache, cache_bytes
 from phobos.kernels.cuda.card import Card, Launch
 from phobos.kernels.cuda.compiler import load_code
 from phobos.kernels.cuda.layout import HEADER_WORDS, KEY_TILE, Header
-from phobos.kernels.cuda.lowering.lower import Limits, Lowering, buffer_sizes, check_program
+from phobos.kernels.cuda.lowering.buffers import buffer_sizes
+from phobos.kernels.cuda.lowering.lower import Lowering, check_program
 from phobos.kernels.cuda.states import SlotStates, slot_state_bytes
 from phobos.kernels.cuda.weights import Weight, describe_weights, fill_weights, place_weights
 from phobos.kernels.progress import LoadReport
@@ -47,7 +48,7 @@ def classes_up_to(most: int) -> list[int]:
 
 def needed_bytes(program: Program, weights: dict[str, Weight], limits: BackendLimits) -> int:
     """Bytes of the card's memory that a model takes, beside what the driver needs for itself."""
-    sizes = buffer_sizes(program, weights, (limits.max_rows, limits.max_outputs, limits.n_ctx))
+    sizes = buffer_sizes(program, weights, limits)
     held = sum(weight.n_bytes for weight in weights.values())
     kept = cache_bytes(program.layers, limits.n_slots, limits.n_ctx, (limits.cache_k, limits.cache_v))
     return held + kept + limits.n_slots * slot_state_bytes(program.states) + sum(sizes.values())
@@ -90,8 +91,7 @@ class CudaBackend:
         self._cache = SlotCache(card, program.layers, limits.n_slots, limits.n_ctx, formats)
         self._states = SlotStates(card, program.states, limits.n_slots)
         self._standing = Standing(limits.n_slots)
-        kernel_limits: Limits = (limits.max_rows, limits.max_outputs, limits.n_ctx)
-        self._lowering = Lowering(program, self._weights, self._cache, self._states, card, kernel_limits)
+        self._lowering = Lowering(program, self._weights, self._cache, self._states, card, limits)
         self._recordings: dict[tuple[int, int, int | None], Any] = {}
         kernels = self.kernel_names()
         report = LoadReport(progress, len(kernels))

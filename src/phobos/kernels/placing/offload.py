@@ -16,7 +16,7 @@ from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.cuda.backend import SPARE_BYTES, CudaBackend, check_fit, describe_program, needed_bytes
 from phobos.kernels.cuda.cache import cache_bytes
 from phobos.kernels.cuda.card import Card
-from phobos.kernels.cuda.lowering.lower import buffer_sizes
+from phobos.kernels.cuda.lowering.buffers import buffer_sizes
 from phobos.kernels.cuda.states import slot_state_bytes
 from phobos.kernels.model_info import warn_of_widened
 from phobos.kernels.placing.capacity import plan_limits
@@ -113,7 +113,7 @@ class Pieces:
 
     def _beside_scratch(self, limits: BackendLimits, rooms: Sequence[int]) -> list[int]:
         """Buffers are as for the whole program, at most."""
-        sizes = buffer_sizes(self.program, self.weights, (limits.max_rows, limits.max_outputs, limits.n_ctx))
+        sizes = buffer_sizes(self.program, self.weights, limits)
         return [room - sum(sizes.values()) for room in rooms]
 
 

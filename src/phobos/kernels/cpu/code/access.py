@@ -10,7 +10,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from phobos.kernels.cpu.code.simd import F32, I32, LANES, U8, Vector, call_intrinsic, filled, pointer_to
-from phobos.kernels.cpu.compiling.features import CPU
+from phobos.kernels.cpu.features import CPU
 
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 _FLOAT, _HALF = ir.FloatType(), ir.HalfType()

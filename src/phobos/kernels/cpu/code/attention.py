@@ -29,7 +29,7 @@ from phobos.kernels.cpu.code.elementary import exponential
 from phobos.kernels.cpu.code.norm import quantize_block
 from phobos.kernels.cpu.code.simd import fma, inlined, splat, zeros
 from phobos.kernels.cpu.code.sync import take_work
-from phobos.kernels.cpu.compiling.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cpu.declaration import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.layout import BLOCK, CACHE_TILE_BYTES, KEY_BLOCK, KEY_TILE, SPAN, SPLIT_ROWS, Header
 
 TILE_ROWS = 8  # rows of one work item, where spans are not spread

@@ -11,7 +11,7 @@ from phobos.kernels.cpu.code.access import load_f32, load_i32, load_i64, store_f
 from phobos.kernels.cpu.code.elementary import gelu, gelu_tanh, relu, relu_squared, silu
 from phobos.kernels.cpu.code.norm import is_mine, quantize_block, share_of
 from phobos.kernels.cpu.code.simd import inlined, splat
-from phobos.kernels.cpu.compiling.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cpu.declaration import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.layout import BLOCK, Header
 
 _POSITIONS = 8 * Header.POSITIONS

@@ -14,7 +14,7 @@ from phobos.kernels.cpu.code.access import load_f32, load_i32, load_i64, vload, 
 from phobos.kernels.cpu.code.elementary import exponential, sigmoid, softplus
 from phobos.kernels.cpu.code.short_conv import count_same
 from phobos.kernels.cpu.code.simd import F32, fma, inlined, make_tile, splat, sum_lanes, zeros
-from phobos.kernels.cpu.compiling.compiler import Float, Int, kernel
+from phobos.kernels.cpu.declaration import Float, Int, kernel
 from phobos.kernels.cpu.layout import Header
 
 COLUMNS = 32  # of a work item

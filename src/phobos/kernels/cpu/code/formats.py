@@ -37,7 +37,7 @@ from phobos.kernels.cpu.code.simd import (
     spread_bit,
     to_float,
 )
-from phobos.kernels.cpu.compiling.compiler import Kernel
+from phobos.kernels.cpu.declaration import Kernel
 from phobos.kernels.cpu.layout import PACKED, PackedType
 
 

@@ -14,7 +14,7 @@ from phobos.kernels.cpu.code.formats import FORMATS, Format
 from phobos.kernels.cpu.code.matmul import make_stream, make_tile_sums
 from phobos.kernels.cpu.code.norm import quantize_block
 from phobos.kernels.cpu.code.sync import take_work
-from phobos.kernels.cpu.compiling.compiler import Int, Kernel, kernel
+from phobos.kernels.cpu.declaration import Int, Kernel, kernel
 from phobos.kernels.cpu.layout import BLOCK, GROUP, ROW_UNIT, STREAMED_ROWS, Header
 
 _PASS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES

@@ -11,7 +11,7 @@ import numpy as np
 from phobos.kernels.cpu.code.access import load_i32, load_i64, vload, vstore
 from phobos.kernels.cpu.code.norm import inverse_rms, is_mine, quantize_block, share_of
 from phobos.kernels.cpu.code.simd import inlined, lane_numbers, splat, splat_i32, sum_lanes, where_less, zeros
-from phobos.kernels.cpu.compiling.compiler import Float, Int, kernel
+from phobos.kernels.cpu.declaration import Float, Int, kernel
 from phobos.kernels.cpu.layout import BLOCK
 
 

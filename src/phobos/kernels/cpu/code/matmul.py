@@ -39,7 +39,7 @@ from phobos.kernels.cpu.code.simd import (
     zeros_i32,
 )
 from phobos.kernels.cpu.code.sync import take_work
-from phobos.kernels.cpu.compiling.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cpu.declaration import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.layout import (
     BLOCK,
     CHUNK_VALUES,

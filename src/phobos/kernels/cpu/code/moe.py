@@ -37,7 +37,7 @@ from phobos.kernels.cpu.code.simd import (
     zeros,
 )
 from phobos.kernels.cpu.code.sync import take_work
-from phobos.kernels.cpu.compiling.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cpu.declaration import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.layout import BLOCK, GROUP, GROUP_TILE, STREAMED_ROWS, Header, Order
 
 _PASS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES

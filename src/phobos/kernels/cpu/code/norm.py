@@ -21,7 +21,7 @@ from phobos.kernels.cpu.code.simd import (
     sum_lanes_i32,
     zeros,
 )
-from phobos.kernels.cpu.compiling.compiler import Float, Int, kernel
+from phobos.kernels.cpu.declaration import Float, Int, kernel
 from phobos.kernels.cpu.layout import BLOCK
 
 CODE_MAX = np.float32(127)  # of a byte

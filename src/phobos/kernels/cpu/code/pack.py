@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from phobos.kernels.cpu.code.access import load_u8, load_u16, load_u32, store_u8, store_u16, store_u32
 from phobos.kernels.cpu.code.simd import inlined
-from phobos.kernels.cpu.compiling.compiler import Int, Kernel, kernel
+from phobos.kernels.cpu.declaration import Int, Kernel, kernel
 from phobos.kernels.cpu.layout import GROUP
 
 

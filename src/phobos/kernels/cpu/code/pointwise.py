@@ -27,7 +27,7 @@ from phobos.kernels.cpu.code.elementary import (
 from phobos.kernels.cpu.code.formats import FloatFormat, Format, make_lookup_of_kernels
 from phobos.kernels.cpu.code.norm import is_mine, quantize_block, share_of
 from phobos.kernels.cpu.code.simd import inlined, splat
-from phobos.kernels.cpu.compiling.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cpu.declaration import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.layout import BLOCK, GROUP, Header
 
 _TOKENS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.TOKENS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES

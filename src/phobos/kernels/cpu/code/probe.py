@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phobos.kernels.cpu.code.access import vload_i32, vload_u8, vstore_i32
 from phobos.kernels.cpu.code.simd import I32, dot4, make_tile, zeros_i32
-from phobos.kernels.cpu.compiling.compiler import Int, kernel
+from phobos.kernels.cpu.declaration import Int, kernel
 
 CHAINS = 12  # independent sums, enough to hide an instruction's latency
 new_sums, get_sum, put_sum = make_tile(I32, CHAINS)

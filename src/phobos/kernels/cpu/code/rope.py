@@ -22,7 +22,7 @@ from phobos.kernels.cpu.code.access import (
 from phobos.kernels.cpu.code.elementary import cosine_sine
 from phobos.kernels.cpu.code.norm import CODE_MAX, inverse_rms, quantize_values
 from phobos.kernels.cpu.code.simd import inlined, splat, store_narrow_i8
-from phobos.kernels.cpu.compiling.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cpu.declaration import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.layout import BLOCK, CACHE_TILE_BYTES, KEY_TILE, Header
 
 _POSITIONS, _SLOTS, _PLACES = 8 * Header.POSITIONS, 8 * Header.SLOTS, 8 * Header.PLACES

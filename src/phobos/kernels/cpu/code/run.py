@@ -9,7 +9,7 @@ from __future__ import annotations
 from phobos.kernels.cpu.code.access import load_i64, store_i64
 from phobos.kernels.cpu.code.simd import inlined
 from phobos.kernels.cpu.code.sync import atomic_load, call_step, give_way, pause, wait_for_all
-from phobos.kernels.cpu.compiling.compiler import Int, kernel
+from phobos.kernels.cpu.declaration import Int, kernel
 from phobos.kernels.cpu.layout import RECORD_WORDS, WAIT_FLAG, Control
 
 WAY_EVERY = 64  # turns of a waiting worker, about a microsecond, between offers of its core to others

@@ -30,7 +30,7 @@ from phobos.kernels.cpu.code.selection import (
     token_of,
 )
 from phobos.kernels.cpu.code.simd import inlined, max_lanes, maximum, splat, sum_lanes
-from phobos.kernels.cpu.compiling.compiler import Float, Int, kernel
+from phobos.kernels.cpu.declaration import Float, Int, kernel
 
 _BLOCK = 64
 _MAX_SORTED = 1024  # more candidates than this are drawn from in no particular order

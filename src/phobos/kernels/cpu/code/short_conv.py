@@ -9,7 +9,7 @@ from __future__ import annotations
 from phobos.kernels.cpu.code.access import load_i32, load_i64, vload, vstore
 from phobos.kernels.cpu.code.elementary import identity, silu
 from phobos.kernels.cpu.code.simd import fma, inlined, zeros
-from phobos.kernels.cpu.compiling.compiler import Int, Kernel, kernel
+from phobos.kernels.cpu.declaration import Int, Kernel, kernel
 from phobos.kernels.cpu.layout import Header
 
 _POSITIONS, _SLOTS = 8 * Header.POSITIONS, 8 * Header.SLOTS

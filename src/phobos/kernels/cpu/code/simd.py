@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.extending import intrinsic, overload, register_model
 
-from phobos.kernels.cpu.compiling.features import CPU
+from phobos.kernels.cpu.features import CPU
 
 LANES = 16
 

@@ -11,7 +11,7 @@ from phobos.kernels.cpu.code.access import load_f32, load_i64, vload, vstore
 from phobos.kernels.cpu.code.layer_norm import mean_and_factor
 from phobos.kernels.cpu.code.norm import inverse_rms
 from phobos.kernels.cpu.code.simd import fma, maximum, splat, zeros
-from phobos.kernels.cpu.compiling.compiler import Float, Int, kernel
+from phobos.kernels.cpu.declaration import Float, Int, kernel
 
 _SHORTEST = np.float32(1e-30)  # of a mean square: what is all zeros stays so
 

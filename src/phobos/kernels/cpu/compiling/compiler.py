@@ -1,7 +1,6 @@
 """Compiles kernels with Numba, keeps their object code, and loads it again without Numba.
 
-A kernel is a Python function whose annotated parameters (`Int`, `Float`) are read from a step record, followed by
-`thread` and `n_threads`. Compiled, it is a C function `void (int64 step, int64 thread, int64 n_threads)`, so the team's
+Compiled, a kernel (`declaration.py`) is a C function `void (int64 step, int64 thread, int64 n_threads)`, so the team's
 loop calls any of them through the address that stands in the record.
 
 The object code is kept under the user's cache directory (`PHOBOS_KERNEL_CACHE_DIR`; empty turns it off). The folder's
@@ -21,7 +20,6 @@ import ctypes.util
 import hashlib
 import importlib
 import importlib.metadata
-import inspect
 import os
 import struct
 import sys
@@ -36,34 +34,10 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from phobos.kernels import code_cache
-from phobos.kernels.cpu.compiling.features import CPU, target
+from phobos.kernels.cpu.declaration import Kernel
+from phobos.kernels.cpu.features import CPU, target
 from phobos.kernels.cpu.layout import FIRST_ARGUMENT, RECORD_WORDS
 from phobos.kernels.workers import Compiled, compile_in_processes, print_compiled
-
-Int = int
-Float = float
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel's source: `parameters` are those read from the record, in order."""
-
-    function: Callable[..., None]
-    parameters: tuple[type, ...]
-
-    @property
-    def name(self) -> str:
-        """Module and function, as `load_kernels` takes it."""
-        return f"{self.function.__module__.rpartition('.')[2]}:{self.function.__name__}"
-
-
-def kernel(function: Callable[..., None]) -> Kernel:
-    """Declare a kernel; it is compiled when first loaded."""
-    hints = inspect.get_annotations(function, eval_str=True)
-    names = list(inspect.signature(function).parameters)
-    if names[-2:] != ["thread", "n_threads"] or len(names) - 2 > RECORD_WORDS - FIRST_ARGUMENT:
-        raise TypeError(f"{function.__name__} is not a kernel: it must end in (thread, n_threads)")
-    return Kernel(function, tuple(hints[name] for name in names[:-2]))
 
 
 def encode_record(address: int, flags: int, arguments: Iterable[int | float]) -> bytes:
@@ -223,7 +197,9 @@ def _path(folder: Path, name: str) -> Path:
 def _source_hash(module: str) -> str:
     """A hash of the source of a module, of what compiles it, and of all they import from this package."""
     folder = Path(__file__).parent.parent
-    return code_cache.hash_sources("phobos.kernels.cpu", folder, [f"code.{module}", "compiling.emit"])
+    return code_cache.hash_sources(
+        "phobos.kernels.cpu", folder, [f"code.{module}", "compiling.compiler", "compiling.emit"]
+    )
 
 
 def _load_file(folder: Path | None, name: str, seconds: float) -> bool:

@@ -1,62 +1,26 @@
 """Lowers products with many matrices, of experts or of heads, to the kernels of `moe.py`.
 
 Rows are gathered into the order of their matrices, multiplied there, and brought back: for experts weighted and added,
-for heads as they are. The scratch is shared by all such ops of a program, which run one after another.
+for heads as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from phobos.kernels.cpu.layout import BLOCK, ROW_UNIT, Order, float_stride, quantized_stride, round_up
-from phobos.kernels.cpu.weights import Weight, is_quantized
+from phobos.kernels.cpu.layout import Order, float_stride, quantized_stride
+from phobos.kernels.cpu.lowering.buffers import ACTIVE, ORDER, PLACES, SOURCES
+from phobos.kernels.cpu.lowering.launches import LaunchBuilder
+from phobos.kernels.cpu.weights import takes_codes
 from phobos.kernels.float_readers import input_matrices
 from phobos.program.steps import Experts, Gating, HeadMatMul
 
-if TYPE_CHECKING:
-    from phobos.kernels.cpu.lowering.lower import Lowering
-
 GATINGS: Mapping[Gating, int] = {"softmax": 0, "sigmoid": 1, "chosen": 2}
-ORDER, ACTIVE, SOURCES, PLACES = "mix.order", "mix.active", "mix.sources", "mix.places"
+
 _TABLES = frozenset({ORDER, ACTIVE, SOURCES, PLACES})
 
 
-def takes_codes(weights: Mapping[str, Weight], name: str) -> bool:
-    """Whether a matrix is multiplied with quantized activations."""
-    kind = weights[name].kind
-    return kind is not None and is_quantized(kind)
-
-
-def scratch_sizes(op: Experts | HeadMatMul, weights: Mapping[str, Weight], max_rows: int) -> dict[str, int]:
-    """Bytes of each piece of scratch; products read whole tiles of rows."""
-    max_rows = round_up(max_rows, ROW_UNIT)
-    if isinstance(op, HeadMatMul):
-        n_pairs, n_matrices = max_rows * op.n_heads + ROW_UNIT, op.n_heads
-        width, hidden, out = op.x.width // op.n_heads, 0, op.out.width // op.n_heads
-    else:
-        n_pairs, n_matrices = max_rows * (op.route.width // 2) + ROW_UNIT, op.n_experts
-        width, hidden, out = op.x.width, op.n_ff, op.out.width
-    sizes = {
-        ORDER: Order.STARTS + 4 * (n_matrices + 1),
-        ACTIVE: 4 * n_matrices,
-        SOURCES: 4 * n_pairs,
-        PLACES: 4 * n_pairs,
-        "mix.in": n_pairs * float_stride(width),
-        "mix.out": n_pairs * float_stride(out),
-    }
-    if width % BLOCK == 0:
-        sizes["mix.in.q8"] = n_pairs * quantized_stride(width)
-    if isinstance(op, Experts):
-        sizes |= {name: n_pairs * float_stride(hidden) for name in ("mix.gate", "mix.up", "mix.hidden")}
-        if hidden % BLOCK == 0:
-            sizes["mix.hidden.q8"] = n_pairs * quantized_stride(hidden)
-        if takes_codes(weights, op.gate or op.up) or takes_codes(weights, op.up):
-            sizes[f"{op.x.name}.q8"] = max_rows * quantized_stride(width)
-    return sizes
-
-
-def lower_experts(low: Lowering, op: Experts) -> None:
+def lower_experts(low: LaunchBuilder, op: Experts) -> None:
     """Sort, gather, multiply by gate and up, activate, multiply by down, add up."""
     at = low.addresses
     n_used = op.route.width // 2
@@ -95,7 +59,7 @@ def lower_experts(low: Lowering, op: Experts) -> None:
     low.emit("moe:combine", arguments, op, reads=reads, writes=frozenset({op.out.name}))
 
 
-def lower_heads(low: Lowering, op: HeadMatMul) -> None:
+def lower_heads(low: LaunchBuilder, op: HeadMatMul) -> None:
     """Gather by head, multiply, bring back."""
     at = low.addresses
     n_in, n_out = op.x.width // op.n_heads, op.out.width // op.n_heads
@@ -114,7 +78,7 @@ def lower_heads(low: Lowering, op: HeadMatMul) -> None:
 
 
 def _multiply(
-    low: Lowering, op: Experts | HeadMatMul, weight: str, bias: str | None, source: str, target: str,
+    low: LaunchBuilder, op: Experts | HeadMatMul, weight: str, bias: str | None, source: str, target: str,
     shape: tuple[int, int, int, int],
 ) -> None:  # fmt: skip
     """One product; `shape`: inputs, outputs, rows of a matrix, and the first of them that is used."""

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phobos.kernels.cpu.layout import BLOCK
-from phobos.kernels.cpu.lowering.experts import takes_codes
-from phobos.kernels.cpu.weights import Weight
+from phobos.kernels.cpu.weights import Weight, takes_codes
 from phobos.kernels.float_readers import find_float_readers, input_matrices
 from phobos.program.steps import Activate, Experts, Glu, LayerNorm, MatMul, Program, RmsNorm, reads_of, writes_of
 

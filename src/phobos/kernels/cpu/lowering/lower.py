@@ -1,43 +1,36 @@
 """Lowers a program to launches: which kernel, with which arguments, after which barrier.
 
-The only place that knows both ops and kernels. Products with quantized weights take their activations quantized: the
-quantized copy is made once for each value, and fused into the op that makes the value where nothing else reads its
-floats. Barriers are placed where a launch touches what an unfinished one writes.
+One case for each op; `experts.py` and `recurrent.py` hold those of several launches. Products with quantized weights
+take their activations quantized: the copy is made once for each value, by the op that makes the value where nothing
+else reads its floats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 
+from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.layout import (
     BLOCK,
     GROUP,
     LINE,
-    ROW_UNIT,
     SPAN,
-    SPLIT_ROWS,
-    Header,
-    float_stride,
     packed_bytes,
-    quantized_stride,
     round_up,
 )
-from phobos.kernels.cpu.lowering import experts as mixtures
-from phobos.kernels.cpu.lowering import fusion, recurrent
-from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.lowering import experts, fusion, recurrent
+from phobos.kernels.cpu.lowering.launches import BatchAddresses, Launch, LaunchBuilder
 from phobos.kernels.cpu.states import SlotStates
-from phobos.kernels.cpu.weights import Weight
+from phobos.kernels.cpu.weights import Weight, takes_codes
 from phobos.program.steps import (
     Activate,
     Add,
     AddGated,
     AddPosition,
     Attention,
-    Buffer,
     Embed,
     Experts,
     GatedDelta,
@@ -48,7 +41,6 @@ from phobos.program.steps import (
     MatchLength,
     MatMul,
     Mix,
-    Op,
     Program,
     RmsNorm,
     RopeTable,
@@ -59,67 +51,14 @@ from phobos.program.steps import (
     SoftCap,
     Sparsify,
     Splice,
-    StateLayer,
     Temper,
     reads_of,
     writes_of,
 )
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One kernel of a pass. `reads` and `writes` name what it touches; `op` is what it is (part of) the doing of."""
-
-    kernel: str
-    arguments: tuple[int | float, ...]
-    reads: frozenset[str]
-    writes: frozenset[str]
-    op: Op
-    waits: bool = False
-
-
-@dataclass(frozen=True)
-class BatchAddresses:
-    """Where the batch header lies, and the int32 row numbers of the wanted outputs."""
-
-    header: int
-    outputs: int
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Rows a pass can hold, and positions a slot can."""
-
-    max_rows: int
-    max_outputs: int
-    n_ctx: int
-
-
-def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits) -> dict[str, int]:
-    """Bytes of all that a pass writes beside the cache: buffers in whole tiles of rows, their quantized copies, and
-    what attention and experts leave from launch to launch."""
-
-    def rows(buffer: Buffer) -> int:
-        return round_up(limits.max_outputs if buffer.per_output else limits.max_rows, ROW_UNIT)
-
-    n_spans = round_up(limits.n_ctx, SPAN) // SPAN
-    sizes = {b.name: rows(b) * float_stride(b.width) for b in program.buffers}
-    for op in program.ops:
-        if isinstance(op, MatMul) and mixtures.takes_codes(weights, op.weight):
-            sizes[op.x.name + ".q8"] = rows(op.x) * quantized_stride(op.x.width)
-        if isinstance(op, Attention):
-            state = 128 + 4 * op.layer.v_dim
-            sizes["parts"] = max(sizes.get("parts", 0), SPLIT_ROWS * op.n_heads * n_spans * state)
-        if isinstance(op, Experts | HeadMatMul):
-            for name, n_bytes in mixtures.scratch_sizes(op, weights, limits.max_rows).items():
-                sizes[name] = max(sizes.get(name, 0), n_bytes)
-        if isinstance(op, RopeTable):
-            sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
-    return sizes | dict.fromkeys(fusion.find_unstored(program, weights), 0)
-
-
-class Lowering:
-    """Assigns addresses and emits launches; used once for each load."""
+class Lowering(LaunchBuilder):
+    """Visits the ops of a program; used once for each load."""
 
     def __init__(
         self,
@@ -128,81 +67,13 @@ class Lowering:
         cache: SlotCache,
         states: SlotStates,
         batch: BatchAddresses,
-        limits: Limits,
+        limits: BackendLimits,
     ) -> None:
+        super().__init__(program, weights, states, batch, limits)
         self._program = program
-        self.weights = weights
         self._cache = cache
-        self.states = states
-        self.header = batch.header
-        self._outputs = batch.outputs
-        self.limits = limits
-        self._launches: list[Launch] = []
-        self._quantized: set[str] = set()  # buffers whose quantized copy is fresh
         self._n_spans = round_up(limits.n_ctx, SPAN) // SPAN
-        self._coded = fusion.find_coded(program, weights)
         self._gated_products = fusion.find_gated_products(program, weights)
-        sizes = buffer_sizes(program, weights, limits)
-        self.arena = Arena(sum(round_up(n, LINE) for n in sizes.values()) + LINE * (8 * len(program.ops) + 4))
-        self.addresses = {name: self.arena.take(n) for name, n in sizes.items()}
-
-    # Addresses
-
-    def at(self, buffer: Buffer) -> int:
-        """Address of a buffer's first row."""
-        return self.addresses[buffer.name]
-
-    def count_at(self, buffer: Buffer) -> int:
-        """Address of the number of rows a buffer has in this pass."""
-        return self.header + 8 * (Header.N_OUTPUTS if buffer.per_output else Header.N_ROWS)
-
-    def weight_at(self, name: str | None) -> int:
-        return self.weights[name].address if name is not None else 0
-
-    def state_at(self, state: StateLayer) -> int:
-        """Address of a state of slot 0."""
-        return self.states.addresses[state.index]
-
-    def new_work(self) -> int:
-        """A fresh counter of work items."""
-        return self.arena.take(8)
-
-    # Quantized activations
-
-    def emit(
-        self, kernel: str, arguments: tuple[int | float, ...], op: Op, *, reads: frozenset[str], writes: frozenset[str]
-    ) -> None:
-        """One more launch."""
-        self._launches.append(Launch(kernel, arguments, reads, writes, op))
-        self._quantized -= writes
-
-    def _emit_producer(
-        self, kernel: str, op: RmsNorm | LayerNorm | Glu | Activate, arguments: tuple[int | float, ...]
-    ) -> None:
-        """Emit an op that has a fused twin: quantizing where only codes are read, else plain."""
-        if op.out.name in self._coded:
-            self._emit_codes(f"{kernel}_quantize", arguments, op, reads_of(op), op.out)
-        else:
-            self.emit(kernel, (self.at(op.out), *arguments), op, reads=reads_of(op), writes=writes_of(op))
-
-    def _emit_codes(
-        self, kernel: str, arguments: tuple[int | float, ...], op: Op, reads: frozenset[str], out: Buffer
-    ) -> None:
-        """Emit a kernel that writes the quantized copy of `out`, whose address goes before the arguments."""
-        target = out.name + ".q8"
-        self.emit(kernel, (self.addresses[target], *arguments), op, reads=reads, writes=frozenset({target}))
-        self._quantized.add(out.name)
-
-    def codes_of(self, x: Buffer, op: Op) -> int:
-        """Address of the quantized copy of `x`, made now if it is not fresh."""
-        target = x.name + ".q8"
-        if x.name not in self._quantized:
-            arguments = (self.addresses[target], self.at(x), self.count_at(x), x.width)
-            self.emit("norm:quantize", arguments, op, reads=frozenset({x.name}), writes=frozenset({target}))
-            self._quantized.add(x.name)
-        return self.addresses[target]
-
-    # Ops
 
     def lower(self) -> tuple[Launch, ...]:
         """All launches of a pass, barriers placed."""
@@ -234,13 +105,13 @@ class Lowering:
                     self._other_norm(op)
                 case Activate():
                     arguments = (self.at(op.x), self.count_at(op.out), op.out.width)
-                    self._emit_producer(f"columns:activate_{op.activation}", op, arguments)
+                    self.emit_producer(f"columns:activate_{op.activation}", op, arguments)
                 case Route() | AddGated():
                     self._route(op)
                 case Experts():
-                    mixtures.lower_experts(self, op)
+                    experts.lower_experts(self, op)
                 case HeadMatMul():
-                    mixtures.lower_heads(self, op)
+                    experts.lower_heads(self, op)
                 case Mix() | MatchLength() | Sparsify():
                     self._streams(op)
                 case ShortConv():
@@ -251,7 +122,7 @@ class Lowering:
                     recurrent.lower_selective_scan(self, op)
                 case Splice() | Add() | AddPosition() | Temper():
                     self._columns(op)
-        return place_barriers(self._launches)
+        return self.launches
 
     def _gated_product(self, product: fusion.GatedProduct) -> None:
         gate, up, glu = product.gate, product.up, product.glu
@@ -263,11 +134,11 @@ class Lowering:
             glu.out.width, gate.x.width,
         )  # fmt: skip
         reads = frozenset({gate.x.name + ".q8"})
-        self._emit_codes(f"gated:gated_{kind.name}_{glu.activation}", arguments, gate, reads, glu.out)
+        self.emit_codes(f"gated:gated_{kind.name}_{glu.activation}", arguments, gate, reads, glu.out)
 
     def _glu(self, op: Glu) -> None:
         arguments = (self.at(op.gate), self.at(op.up), self.count_at(op.out), op.out.width)
-        self._emit_producer(f"pointwise:glu_{op.activation}", op, arguments)
+        self.emit_producer(f"pointwise:glu_{op.activation}", op, arguments)
 
     def _route(self, op: Route | AddGated) -> None:
         arguments: tuple[int | float, ...]
@@ -275,7 +146,7 @@ class Lowering:
             kernel = "moe:route"
             arguments = (
                 self.at(op.out), self.at(op.logits), self.weight_at(op.bias), self.count_at(op.out), self.header,
-                op.logits.width, op.n_used, mixtures.GATINGS[op.gating], op.n_groups, op.n_groups_used,
+                op.logits.width, op.n_used, experts.GATINGS[op.gating], op.n_groups, op.n_groups_used,
                 int(op.is_normalized), float(op.scale), self.weight_at(op.expert_scales),
             )  # fmt: skip
         else:
@@ -289,10 +160,10 @@ class Lowering:
     def _other_norm(self, op: LayerNorm | HeadNorm) -> None:
         arguments: tuple[int | float, ...]
         if isinstance(op, LayerNorm):
-            rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
+            rows_of = self.outputs if op.out.per_output and not op.x.per_output else 0
             weights = (self.weight_at(op.weight), self.weight_at(op.bias))
             arguments = (self.at(op.x), *weights, rows_of, self.count_at(op.out), op.x.width, float(op.eps))
-            self._emit_producer("layer_norm:layer_norm", op, arguments)
+            self.emit_producer("layer_norm:layer_norm", op, arguments)
             return
         dim = op.x.width // op.n_heads
         arguments = (
@@ -378,11 +249,11 @@ class Lowering:
         self.emit("rope:rope_table", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _rms_norm(self, op: RmsNorm) -> None:
-        rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
+        rows_of = self.outputs if op.out.per_output and not op.x.per_output else 0
         head = (self.at(op.x), self.weight_at(op.weight))
         tail = (rows_of, self.count_at(op.out), op.x.width, float(op.eps))
-        if op.residual is None and op.out.name in self._coded:
-            self._emit_codes("norm:rms_norm_quantize", (*head, *tail), op, reads_of(op), op.out)
+        if op.residual is None and op.out.name in self.coded:
+            self.emit_codes("norm:rms_norm_quantize", (*head, *tail), op, reads_of(op), op.out)
             return
         residual = self.at(op.residual) if op.residual is not None else 0
         arguments = (self.at(op.out), *head, residual, *tail)
@@ -391,7 +262,7 @@ class Lowering:
     def _matmul(self, op: MatMul) -> None:
         weight = self.weights[op.weight]
         assert weight.kind is not None
-        codes = mixtures.takes_codes(self.weights, op.weight)
+        codes = takes_codes(self.weights, op.weight)
         x = self.codes_of(op.x, op) if codes else self.at(op.x)
         bias = self.weight_at(op.bias) + 4 * op.first_row if op.bias is not None else 0
         arguments = (
@@ -444,24 +315,9 @@ class Lowering:
             self._n_spans,
             self.weight_at(op.sinks),
         )
-        if layer.v_dim % BLOCK == 0 and op.out.name in self._coded:
+        if layer.v_dim % BLOCK == 0 and op.out.name in self.coded:
             reads = writes_of(op) | {"parts"}
-            self._emit_codes("attention:attention_merge_quantize", (self.at(op.out), *shape), op, reads, op.out)
+            self.emit_codes("attention:attention_merge_quantize", (self.at(op.out), *shape), op, reads, op.out)
         else:
             arguments = (self.at(op.out), *shape)
             self.emit("attention:attention_merge", arguments, op, reads=frozenset({"parts"}), writes=writes_of(op))
-
-
-def place_barriers(launches: list[Launch]) -> tuple[Launch, ...]:
-    """A launch waits where it reads what one since the last barrier wrote, or writes what one read or wrote."""
-    placed: list[Launch] = []
-    read: frozenset[str] = frozenset()
-    written: frozenset[str] = frozenset()
-    for launch in launches:
-        waits = bool(launch.reads & written or launch.writes & (read | written))
-        if waits:
-            read, written = frozenset(), frozenset()
-        read |= launch.reads
-        written |= launch.writes
-        placed.append(replace(launch, waits=waits))
-    return tuple(placed)

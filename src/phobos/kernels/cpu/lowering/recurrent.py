@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from phobos.kernels.cpu.layout import float_stride
+from phobos.kernels.cpu.lowering.launches import LaunchBuilder
 from phobos.program.steps import GatedDelta, SelectiveScan, ShortConv, reads_of, writes_of
 
-if TYPE_CHECKING:
-    from phobos.kernels.cpu.lowering.lower import Lowering
 
-
-def lower_short_conv(low: Lowering, op: ShortConv) -> None:
+def lower_short_conv(low: LaunchBuilder, op: ShortConv) -> None:
     """One launch."""
     arguments = (
         low.at(op.out), low.at(op.x), low.weight_at(op.weight), low.weight_at(op.bias), low.state_at(op.state),
@@ -21,7 +17,7 @@ def lower_short_conv(low: Lowering, op: ShortConv) -> None:
     low.emit(kernel, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
 
-def lower_gated_delta(low: Lowering, op: GatedDelta) -> None:
+def lower_gated_delta(low: LaunchBuilder, op: GatedDelta) -> None:
     """What has no order among rows first, then the rows in order."""
     q, k, v = (low.at(x) + 4 * start for x, start in zip((op.q, op.k, op.v), op.starts, strict=True))
     q_stride, k_stride, v_stride = (float_stride(x.width) for x in (op.q, op.k, op.v))
@@ -43,7 +39,7 @@ def lower_gated_delta(low: Lowering, op: GatedDelta) -> None:
     low.emit("delta:delta_scan", arguments, op, reads=reads, writes=frozenset({op.out.name, state}))
 
 
-def lower_selective_scan(low: Lowering, op: SelectiveScan) -> None:
+def lower_selective_scan(low: LaunchBuilder, op: SelectiveScan) -> None:
     """What has no order among rows first, then the rows in order."""
     state, dt = f"state {op.state.index}", frozenset({op.dt.name})
     arguments: tuple[int | float, ...] = (low.at(op.dt), low.weight_at(op.dt_bias), low.count_at(op.dt), op.n_heads)

@@ -2,15 +2,13 @@
 `moe.py`.
 
 Pairs (row, expert) are put in order of their experts, multiplied there in tiles, and brought back weighted. Heads need
-no order: a product's grid has a third direction for them. The scratch is shared by all such ops of a program, which
-run one after another.
+no order: a product's grid has a third direction for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from phobos.kernels.cuda.layout import (
     BLOCK,
@@ -25,46 +23,16 @@ from phobos.kernels.cuda.layout import (
     PackedType,
     quantized_stride,
 )
-from phobos.kernels.cuda.lowering.fusion import ARRIVALS
-from phobos.kernels.cuda.weights import Weight, takes_codes
-from phobos.kernels.float_readers import input_matrices
+from phobos.kernels.cuda.lowering.buffers import ARRIVALS, N_TILES, PLACES, SINGLE_ROWS, SOURCES, TILES
+from phobos.kernels.cuda.lowering.launches import LaunchBuilder
+from phobos.kernels.cuda.weights import takes_codes
 from phobos.program.steps import Experts, Gating, HeadMatMul, Op, Route
 
-if TYPE_CHECKING:
-    from phobos.kernels.cuda.lowering.lower import Lowering
-
 GATINGS: Mapping[Gating, int] = {"softmax": 0, "sigmoid": 1, "chosen": 2}
-SINGLE_ROWS = 4  # up to this many rows of a pass, a tile is one pair: hardly any share an expert
 TILED_PAIRS = 12  # from so many pairs an expert on, in the mean, products run on tensor cores
-SOURCES, PLACES, TILES, N_TILES = "mix.sources", "mix.places", "mix.tiles", "mix.n_tiles"
 
 
-def scratch_sizes(op: Experts | HeadMatMul, weights: Mapping[str, Weight], max_rows: int) -> dict[str, int]:
-    """Bytes of each piece of scratch."""
-    if isinstance(op, HeadMatMul):
-        width = op.x.width // op.n_heads
-        if not takes_codes(weights, op.weight):
-            return {}
-        return {"mix.in.q8": (max_rows * op.n_heads + ROW_TILE) * quantized_stride(width)}
-    n_pairs = max_rows * (op.route.width // 2)
-    sizes = {
-        SOURCES: 4 * n_pairs,
-        PLACES: 4 * n_pairs,
-        TILES: 12 * max(n_pairs, 1),
-        N_TILES: 4,
-        "mix.out": 4 * n_pairs * op.out.width,
-    }
-    n_tiles = max(SINGLE_ROWS * (op.route.width // 2), min(n_pairs, n_pairs // ROW_TILE + op.n_experts))
-    sizes[ARRIVALS] = 4 * max(n_tiles * (op.n_ff // BLOCK), SINGLE_ROWS * -(-op.out.width // ROWS_OF_BLOCK))
-    sizes |= dict.fromkeys(("mix.gate", "mix.up", "mix.hidden"), 4 * n_pairs * op.n_ff)
-    if op.n_ff % BLOCK == 0:
-        sizes["mix.hidden.q8"] = n_pairs * quantized_stride(op.n_ff)
-    if any(takes_codes(weights, name) for name in input_matrices(op)):
-        sizes[f"{op.x.name}.q8"] = max_rows * quantized_stride(op.x.width)
-    return sizes
-
-
-def lower_route(low: Lowering, op: Route) -> None:
+def lower_route(low: LaunchBuilder, op: Route) -> None:
     """A warp a row. For few rows it makes the tables for experts that come next, who then need no sorting."""
     at, is_single = low.addresses, low.rows_of(op.out) <= SINGLE_ROWS and SOURCES in low.addresses
     low.tiled_route = op.out.name if is_single else None
@@ -78,7 +46,12 @@ def lower_route(low: Lowering, op: Route) -> None:
 
 
 def _emit_product(
-    low: Lowering, arguments: Sequence[int | float], op: Op, kind: PackedType, n_tile: int, size: tuple[int, int, int]
+    low: LaunchBuilder,
+    arguments: Sequence[int | float],
+    op: Op,
+    kind: PackedType,
+    n_tile: int,
+    size: tuple[int, int, int],
 ) -> None:
     """A product of `size`: outputs, tiles of up to `n_tile` rows, matrices."""
     if n_tile == TILE_COLUMNS:
@@ -101,7 +74,7 @@ class _Tiles:
         return self.size == TILE_COLUMNS
 
 
-def _plan_tiles(low: Lowering, op: Experts) -> _Tiles:
+def _plan_tiles(low: LaunchBuilder, op: Experts) -> _Tiles:
     n_rows = low.rows_of(op.x)
     n_pairs = n_rows * (op.route.width // 2)
     is_many = n_pairs >= TILED_PAIRS * op.n_experts
@@ -113,7 +86,7 @@ def _plan_tiles(low: Lowering, op: Experts) -> _Tiles:
     return _Tiles(size, min(n_pairs, n_pairs // size + op.n_experts), n_pairs)
 
 
-def lower_experts(low: Lowering, op: Experts) -> None:
+def lower_experts(low: LaunchBuilder, op: Experts) -> None:
     """Sort, multiply by gate and up, activate, multiply by down, add up."""
     at, tiles = low.addresses, _plan_tiles(low, op)
     n_used = op.route.width // 2
@@ -134,7 +107,7 @@ def lower_experts(low: Lowering, op: Experts) -> None:
     low.emit("moe:combine", arguments, op, (-(-op.out.width // THREADS), low.rows_of(op.out), 1))
 
 
-def _lower_gate(low: Lowering, op: Experts, tiles: _Tiles) -> None:
+def _lower_gate(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
     """Gate, up and activation: one launch, but on tensor cores."""
     at, n_used = low.addresses, op.route.width // 2
     hidden = (0, at["mix.hidden.q8"]) if takes_codes(low.weights, op.down) else (at["mix.hidden"], 0)
@@ -158,7 +131,7 @@ def _lower_gate(low: Lowering, op: Experts, tiles: _Tiles) -> None:
     low.emit(f"matmul_joined:gated_{held.kind.name}_{tiles.size}_{op.activation}", arguments, op, grid)
 
 
-def _lower_combined(low: Lowering, op: Experts, tiles: _Tiles) -> None:
+def _lower_combined(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
     """The last product of single pairs, and their sums, in one launch."""
     at, held, n_out = low.addresses, low.weights[op.down], op.out.width
     assert held.kind is not None
@@ -175,7 +148,7 @@ def _lower_combined(low: Lowering, op: Experts, tiles: _Tiles) -> None:
     low.emit(f"matmul_joined:combined_{held.kind.name}_1", arguments, op, grid)
 
 
-def _input(low: Lowering, op: Experts, weight: str) -> tuple[int, int]:
+def _input(low: LaunchBuilder, op: Experts, weight: str) -> tuple[int, int]:
     """Address and bytes of a row of an op's input, as a matrix takes it."""
     if takes_codes(low.weights, weight):
         return low.codes_of(op.x, op), quantized_stride(op.x.width)
@@ -183,7 +156,7 @@ def _input(low: Lowering, op: Experts, weight: str) -> tuple[int, int]:
 
 
 def _multiply_pairs(
-    low: Lowering, op: Experts, tiles: _Tiles, target: str, x: str, weight: str, bias: str | None, first_row: int
+    low: LaunchBuilder, op: Experts, tiles: _Tiles, target: str, x: str, weight: str, bias: str | None, first_row: int
 ) -> None:
     """A product of pairs; `x` is "mix.hidden", a row a place, or the op's own input, a row for `n_used` pairs."""
     at, held, is_input = low.addresses, low.weights[weight], x != "mix.hidden"
@@ -202,7 +175,7 @@ def _multiply_pairs(
     _emit_product(low, values, op, held.kind, tiles.size, (n_out, tiles.n, 1))
 
 
-def lower_heads(low: Lowering, op: HeadMatMul) -> None:
+def lower_heads(low: LaunchBuilder, op: HeadMatMul) -> None:
     """One launch, heads in the grid's third direction; x and out are rows of all heads side by side."""
     held = low.weights[op.weight]
     assert held.kind is not None

@@ -1,4 +1,4 @@
-"""Ops of a program that are one launch where few rows are computed, and how they are lowered to `matmul_joined.py`.
+"""Ops of a program that are one launch where few rows are computed; `joined.py` lowers them.
 
 Up to three neighbouring products of one input, whose weights are of at most two types; queries, keys and values, and
 their rotation and storing; gate and up, and the activation of both; for a single row, a product and the norm of its
@@ -9,27 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from phobos.kernels.cuda.layout import (
-    BLOCK,
-    ROW_TILE,
-    ROWS_OF_BLOCK,
-    STAGE_COLUMNS,
-    STAGE_OUTPUTS,
-    STAGE_THREADS,
-    STAGED_ROWS,
-    PackedType,
-    quantized_stride,
-)
+from phobos.kernels.cuda.layout import BLOCK, ROW_TILE, ROWS_OF_BLOCK, PackedType
 from phobos.kernels.cuda.weights import Weight, takes_codes
 from phobos.program.steps import Buffer, Glu, MatMul, Op, Program, RmsNorm, RotateStore, reads_of
 
-if TYPE_CHECKING:
-    from phobos.kernels.cuda.lowering.lower import Lowering
-
 MOST_JOINED = 3
-ARRIVALS = "arrivals"  # counters of blocks of threads, all 0 between launches
 
 
 @dataclass(frozen=True)
@@ -97,7 +82,7 @@ def _fusion_at(ops: Sequence[Op], i: int, weights: Mapping[str, Weight]) -> Fusi
 
 def _can_join(joined: Sequence[MatMul], op: MatMul, weights: Mapping[str, Weight]) -> bool:
     first, all_ops = joined[0], (*joined, op)
-    kinds = {_kind_of(each, weights).name for each in all_ops}
+    kinds = {kind_of(each, weights).name for each in all_ops}
     same_input = (op.x, op.scale, op.out.per_output) == (first.x, first.scale, first.out.per_output)
     coded = takes_codes(weights, op.weight) == takes_codes(weights, first.weight)
     apart = len({each.out.name for each in all_ops} | {op.x.name}) == len(all_ops) + 1
@@ -108,7 +93,7 @@ def _is_gate(products: Sequence[MatMul], glu: Glu, weights: Mapping[str, Weight]
     one, other = products
     return (
         {glu.gate, glu.up} == {one.out, other.out}
-        and _kind_of(one, weights) == _kind_of(other, weights)
+        and kind_of(one, weights) == kind_of(other, weights)
         and one.out.width == other.out.width == glu.out.width
         and one.out.width % BLOCK == 0
         and glu.out.name != one.x.name
@@ -128,7 +113,8 @@ def _has_heads_of(rotate: RotateStore, by_buffer: Mapping[Buffer, MatMul]) -> bo
     )
 
 
-def _kind_of(op: MatMul, weights: Mapping[str, Weight]) -> PackedType:
+def kind_of(op: MatMul, weights: Mapping[str, Weight]) -> PackedType:
+    """The packed type of a product's matrix."""
     kind = weights[op.weight].kind
     assert kind is not None
     return kind
@@ -144,80 +130,3 @@ def n_arrivals(program: Program, weights: Mapping[str, Weight], max_rows: int) -
             n_heads = fusion.then.n_heads + 2 * fusion.then.layer.n_kv_heads
             counts.append(n_heads * -(-max_rows // ROW_TILE))
     return max(counts)
-
-
-def can_lower(low: Lowering, fusion: Fusion) -> bool:
-    """Whether a fusion is one launch in the class of shapes that is being lowered."""
-    if isinstance(fusion.then, RmsNorm):
-        return low.rows_of(fusion.then.out) == 1
-    return all(low.is_few(op) for op in fusion.products) or _is_staged(low, fusion)
-
-
-def _is_staged(low: Lowering, fusion: Fusion) -> bool:
-    """Whether gate, up and their activation are one launch by way of shared memory."""
-    first = fusion.products[0]
-    return (
-        isinstance(fusion.then, Glu)
-        and fusion.only
-        and low.rows_of(first.out) >= STAGED_ROWS
-        and takes_codes(low.weights, first.weight)
-    )
-
-
-def lower_fusion(low: Lowering, fusion: Fusion) -> None:
-    """The launch."""
-    first = fusion.products[0]
-    if takes_codes(low.weights, first.weight):
-        x, stride = low.codes_of(first.x, first), quantized_stride(first.x.width)
-    else:
-        x, stride = low.at(first.x), 4 * first.x.width
-    n_rows, kind = low.rows_of(first.out), _kind_of(first, low.weights).name
-    n_tile = low.tile_of(n_rows)
-    n_tiles = -(-n_rows // n_tile)
-    head = (x, low.count_at(first.out), first.x.width, stride, float(first.scale))
-    counters = low.addresses[ARRIVALS]
-    matrices: list[int]
-    if isinstance(fusion.then, RmsNorm):
-        norm, weight = fusion.then, low.weights[first.weight]
-        arguments: tuple[int | float, ...] = (
-            low.at(first.out), x, *weight.planes, low.vector(first.bias), low.at(first.residual),
-            low.count_at(first.out), first.out.width, first.x.width, first.first_row, stride, float(first.scale),
-            *low.outputs_of(norm.out), low.vector(norm.weight), low.at(norm.residual), counters, float(norm.eps),
-        )  # fmt: skip
-        grid = (-(-first.out.width // ROWS_OF_BLOCK), 1, 1)
-        low.emit(f"matmul_joined:normed_{kind}_1", arguments, fusion, grid)
-        return
-    if isinstance(fusion.then, Glu):
-        glu = fusion.then
-        gate, up = fusion.products if fusion.products[0].out == glu.gate else fusion.products[::-1]
-        if _is_staged(low, fusion):
-            matrices = [*_matrix(low, gate)[1:], *_matrix(low, up)[1:]]
-            grid = (-(-n_rows // STAGE_COLUMNS), -(-2 * glu.out.width // STAGE_OUTPUTS), 1)
-            arguments = (*head, glu.out.width, *matrices, *low.outputs_of(glu.out))
-            name = f"matmul_stages:gated_{kind}_{glu.activation}"
-            low.emit(name, arguments, fusion, grid, n_threads=STAGE_THREADS)
-            return
-        arguments = (
-            *head, glu.out.width, *_matrix(low, gate), *_matrix(low, up), *low.outputs_of(glu.out), counters,
-            0, 0, 1, 0,
-        )  # fmt: skip
-        grid = (4 * (glu.out.width // BLOCK), n_tiles, 1)
-        low.emit(f"matmul_joined:gated_{kind}_{n_tile}_{glu.activation}", arguments, fusion, grid)
-        return
-    kinds = sorted({_kind_of(op, low.weights).name for op in fusion.products})
-    matrices = []
-    for op in fusion.products:
-        matrices += [*_matrix(low, op), op.out.width, int(_kind_of(op, low.weights).name != kinds[0])]
-    matrices += [0] * (8 * (MOST_JOINED - len(fusion.products)))
-    grid = (sum(-(-op.out.width // ROWS_OF_BLOCK) for op in fusion.products), n_tiles, 1)
-    names = f"{kinds[0]}_{kinds[-1]}_{n_tile}"
-    if isinstance(fusion.then, RotateStore):
-        arguments = (*head, *matrices, *low.rotation_of(fusion.then), counters)
-        low.emit(f"matmul_joined:rotated_{names}_{low.formats}", arguments, fusion, grid)
-        return
-    low.emit(f"matmul_joined:joined_{names}", (*head, *matrices), fusion, grid)
-
-
-def _matrix(low: Lowering, op: MatMul) -> tuple[int, ...]:
-    """A product's result and weights, as the kernels take them."""
-    return low.at(op.out), *low.weights[op.weight].planes, low.vector(op.bias), op.first_row

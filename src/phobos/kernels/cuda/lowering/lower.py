@@ -1,28 +1,24 @@
 """Lowers a program to launches on a card: which kernel, with which arguments, on which grid.
 
-The only place that knows both ops and kernels. Grids follow the shape class of a pass (rows and outputs, rounded up);
+One case for each op; `experts.py`, `recurrent.py` and `joined.py` hold those of several launches. Grids follow the shape class of a pass (rows and outputs, rounded up);
 kernels read the true counts from the card's memory, so that a recorded pass serves its whole class. Products with
 quantized weights take their activations quantized; the copy is made by the op that makes the value where that can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Mapping
 
 from phobos.errors import UnsupportedModelError
+from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cuda.cache import Formats, SlotCache
 from phobos.kernels.cuda.card import Card, Launch
 from phobos.kernels.cuda.layout import (
     BLOCK,
     CODED_K_DIM_MAX,
-    HEADER_WORDS,
     MAX_EXPERTS,
-    N_ARRAYS,
     NORM_THREADS,
     QUERIES,
-    ROW_TILE,
     ROWS_OF_BLOCK,
     SPLIT_ROWS,
     STAGE_COLUMNS,
@@ -32,21 +28,18 @@ from phobos.kernels.cuda.layout import (
     THREADS,
     TILE_COLUMNS,
     TILE_OUTPUTS,
-    TILED_ROWS,
     VALUE_PAIRS,
     WARP,
     WARP_QUERIES,
-    Header,
     quantized_stride,
-    round_up,
     span_of,
 )
-from phobos.kernels.cuda.lowering import experts as mixtures
-from phobos.kernels.cuda.lowering import fusion, recurrent
-from phobos.kernels.cuda.lowering.fusion import ARRIVALS, Fusion
+from phobos.kernels.cuda.lowering import experts, fusion, joined, recurrent
+from phobos.kernels.cuda.lowering.buffers import ARRIVALS, CHOICE_SPAN
+from phobos.kernels.cuda.lowering.fusion import Fusion
+from phobos.kernels.cuda.lowering.launches import LaunchBuilder
 from phobos.kernels.cuda.states import SlotStates
 from phobos.kernels.cuda.weights import Weight, takes_codes
-from phobos.kernels.float_readers import find_float_readers
 from phobos.program.steps import (
     Activate,
     Add,
@@ -75,46 +68,9 @@ from phobos.program.steps import (
     SoftCap,
     Sparsify,
     Splice,
-    StateLayer,
     Temper,
     writes_of,
 )
-
-MAX_GRID = 65535  # in the second and third direction
-Limits = tuple[int, int, int]  # rows and outputs a pass can hold, positions a slot can
-ROW_COUNTS = (1, 8)  # as `matmul.ROW_COUNTS`
-CHOICE_SPAN = 4096  # logits of a row that a block of threads compares
-
-
-def buffer_sizes(program: Program, weights: Mapping[str, Weight], limits: Limits) -> dict[str, int]:
-    """Bytes of all that a pass writes beside the cache: buffers in whole tiles of rows, their quantized copies, and
-    what attention and experts leave from launch to launch."""
-    max_rows, max_outputs, n_ctx = limits
-
-    def rows(buffer: Buffer) -> int:
-        return round_up(max_outputs if buffer.per_output else max_rows, ROW_TILE)
-
-    n_spans = -(-n_ctx // span_of(n_ctx))
-    sizes = {b.name: 4 * rows(b) * b.width for b in program.buffers}
-    n_groups = 0  # of queries that blocks of threads answer together
-    for op in program.ops:
-        if isinstance(op, MatMul) and takes_codes(weights, op.weight):
-            sizes[op.x.name + ".q8"] = rows(op.x) * quantized_stride(op.x.width)
-        if isinstance(op, Attention):
-            n_bytes = 4 * SPLIT_ROWS * op.n_heads * n_spans * (op.layer.v_dim + 2)
-            sizes["parts"] = max(sizes.get("parts", 0), n_bytes)
-            n_groups = max(n_groups, SPLIT_ROWS * op.n_heads)
-        if isinstance(op, Experts | HeadMatMul):
-            for name, n_bytes in mixtures.scratch_sizes(op, weights, round_up(max_rows, ROW_TILE)).items():
-                sizes[name] = max(sizes.get(name, 0), n_bytes)
-        if isinstance(op, RopeTable):
-            sizes[f"{op.out.name}.frequencies"] = 8 * len(op.frequencies)
-    n_counters = max(fusion.n_arrivals(program, weights, max_rows), n_groups)
-    sizes[ARRIVALS] = max(sizes.get(ARRIVALS, 0), 4 * n_counters)
-    if program.logits is not None:
-        sizes["best"] = 8 * max_outputs * -(-program.n_vocab // CHOICE_SPAN)
-        sizes["chosen"] = 4 * max_outputs
-    return sizes
 
 
 def _pairs_of(op: Attention) -> int:
@@ -141,8 +97,8 @@ def check_program(program: Program, formats: Formats) -> None:
             raise UnsupportedModelError(f"{op.logits.width} experts do not run on a card: use --device cpu")
 
 
-class Lowering:
-    """Places all memory of a pass once; then `lower` gives the launches of a shape class."""
+class Lowering(LaunchBuilder):
+    """`lower` gives the launches of a shape class."""
 
     def __init__(
         self,
@@ -151,124 +107,34 @@ class Lowering:
         cache: SlotCache,
         states: SlotStates,
         card: Card,
-        limits: Limits,
+        limits: BackendLimits,
     ) -> None:
+        super().__init__(program, weights, cache, states, card, limits)
         self._program = program
-        self.weights = weights
-        self._cache = cache
-        self.formats = "_".join(cache.formats)  # in the names of kernels
-        self.states = states
-        self.limits = limits
-        self.span = span_of(limits[2])
-        self._n_spans = -(-limits[2] // self.span)
+        self._span = span_of(limits.n_ctx)
+        self._n_spans = -(-limits.n_ctx // self._span)
         self._fusions = fusion.find_fusions(program, weights)
-        self._float_readers = find_float_readers(program, lambda name: takes_codes(weights, name))
-        self.batch_words = HEADER_WORDS + N_ARRAYS * limits[0]
-        self.batch = card.allocate(4 * self.batch_words)
-        first = self.batch + 4 * HEADER_WORDS
-        arrays = (first + 4 * limits[0] * i for i in range(N_ARRAYS))
-        self.tokens, self.positions, self.slots, self._outputs, self._places, self._shared = arrays
-        sizes = buffer_sizes(program, weights, limits)
-        self.n_bytes = 4 * self.batch_words + sum(sizes.values())
-        self.addresses = {name: card.allocate(n) for name, n in sizes.items()}
-        self._send_frequencies(card)
-        self._launches: list[Launch] = []
-        self._ops: list[Op | Fusion] = []
-        self._quantized: set[str] = set()  # buffers whose quantized copy is fresh
-        self.n_rows, self.n_outputs = 0, 0
-        self.tiled_route: str | None = None  # the buffer of routes whose tables stand in scratch, a pair a tile
-
-    def _send_frequencies(self, card: Card) -> None:
-        """A frequency is kept as two float32 whose sum is the float64."""
-        for op in self._program.ops:
-            if isinstance(op, RopeTable):
-                exact = np.array(op.frequencies, np.float64)
-                high = exact.astype(np.float32)
-                pairs = np.stack([high, (exact - high).astype(np.float32)], axis=1)
-                card.upload(self.addresses[f"{op.out.name}.frequencies"], pairs)
-                card.synchronize()
-
-    # Addresses
-
-    def at(self, buffer: Buffer | None) -> int:
-        """Address of a buffer's first row; 0 for none."""
-        return self.addresses[buffer.name] if buffer is not None else 0
-
-    def rows_of(self, buffer: Buffer) -> int:
-        """Rows of a buffer in this class."""
-        return self.n_outputs if buffer.per_output else self.n_rows
-
-    def count_at(self, buffer: Buffer) -> int:
-        """Address of the number of rows a buffer has in a pass."""
-        return self.batch + 4 * (Header.N_OUTPUTS if buffer.per_output else Header.N_ROWS)
-
-    def vector(self, name: str | None) -> int:
-        """Address of a float32 tensor; 0 for none."""
-        return self.weights[name].planes[0] if name is not None else 0
-
-    def state_at(self, state: StateLayer) -> int:
-        """Address of a state of slot 0."""
-        return self.states.addresses[state.index]
-
-    def tile_of(self, n_rows: int) -> int:
-        """Rows of activations a product takes at once."""
-        return next((n for n in ROW_COUNTS if n >= n_rows), ROW_COUNTS[-1])
-
-    def emit(
-        self, kernel: str, arguments: Sequence[int | float], op: Op | Fusion, grid: tuple[int, int, int], *,
-        n_threads: int = THREADS,
-    ) -> None:  # fmt: skip
-        """One more launch; none where the grid is empty. `UnsupportedModelError` where it is larger than a card has."""
-        if max(grid[1:]) > MAX_GRID:
-            raise UnsupportedModelError("so many rows do not run on a card at once: use a smaller --batch-size")
-        if 0 not in grid:
-            self._launches.append(Launch(kernel, tuple(arguments), grid, n_threads))
-            self._ops.append(op)
-
-    # Quantized activations
-
-    def outputs_of(self, out: Buffer) -> tuple[int, int]:
-        """(floats, codes): where an op is to write a value, 0 for what nothing reads."""
-        codes = self.addresses.get(out.name + ".q8", 0)
-        return (self.at(out) if out.name in self._float_readers or not codes else 0), codes
-
-    def codes_of(self, x: Buffer, op: Op) -> int:
-        """Address of the quantized copy of `x`, made now if it is not fresh."""
-        codes = self.addresses[x.name + ".q8"]
-        if x.name not in self._quantized:
-            self.quantize(codes, self.at(x), x, 1, op)
-            self._quantized.add(x.name)
-        return codes
-
-    def quantize(self, codes: int, source: int, x: Buffer, parts: int, op: Op) -> None:
-        """Quantize a buffer's rows, each as `parts` rows."""
-        width, n_rows = x.width // parts, self.rows_of(x) * parts
-        grid = (n_rows, -(-width // BLOCK // (THREADS // WARP)), 1)
-        self.emit("norm:quantize", (codes, source, self.count_at(x), parts, width), op, grid)
-
-    # Ops
 
     def lower(
         self, n_rows: int, n_outputs: int, n_choices: int | None = None
     ) -> tuple[tuple[Launch, ...], tuple[Op | Fusion, ...]]:
         """The launches of a pass of up to so many rows and wanted outputs, and what each is (part of) the doing of.
         With `n_choices` the best of so many first tokens is found too, see `chosen_at`."""
-        self.n_rows, self.n_outputs = n_rows, n_outputs
-        self._launches, self._ops, self._quantized = [], [], set()
+        self.begin(n_rows, n_outputs)
         fused_up_to = 0
         for i, op in enumerate(self._program.ops):
             fused = self._fusions.get(i)
-            if fused is not None and fusion.can_lower(self, fused):
-                fusion.lower_fusion(self, fused)
+            if fused is not None and joined.can_lower(self, fused):
+                joined.lower_fusion(self, fused)
                 fused_up_to = i + len(fused.ops)
             elif i >= fused_up_to:
                 self._lower(op)
-            self._quantized -= writes_of(op)
+            self.quantized -= writes_of(op)
             if isinstance(op, RmsNorm | LayerNorm | Glu | Activate | Attention) and self._makes_codes(op):
-                self._quantized.add(op.out.name)
+                self.quantized.add(op.out.name)
         if n_choices is not None:
             self._choose(n_choices)
-        return tuple(self._launches), tuple(self._ops)
+        return tuple(self.launches), tuple(self.ops)
 
     @property
     def chosen_at(self) -> int:
@@ -314,11 +180,11 @@ class Lowering:
                 sizes = (op.n_heads, dim, 4 * dim * op.has_own_weights)
                 self.emit("norm:head_norm", (*arguments, *sizes, float(op.eps)), op, grid)
             case Experts():
-                mixtures.lower_experts(self, op)
+                experts.lower_experts(self, op)
             case HeadMatMul():
-                mixtures.lower_heads(self, op)
+                experts.lower_heads(self, op)
             case Route():
-                mixtures.lower_route(self, op)
+                experts.lower_route(self, op)
             case ShortConv():
                 recurrent.lower_short_conv(self, op)
             case GatedDelta():
@@ -348,7 +214,7 @@ class Lowering:
         self.emit("rope:rope_table", arguments, op, self._values_grid(op.out, n))
 
     def _norm(self, op: RmsNorm | LayerNorm) -> None:
-        rows_of = self._outputs if op.out.per_output and not op.x.per_output else 0
+        rows_of = self.outputs if op.out.per_output and not op.x.per_output else 0
         name = "rms_norm" if isinstance(op, RmsNorm) else "layer_norm"
         extra = self.at(op.residual) if isinstance(op, RmsNorm) else self.vector(op.bias)
         arguments = (
@@ -393,11 +259,6 @@ class Lowering:
                 name, arguments = "temper", (self.at(out), self.positions, count, width, op.span, float(op.slope))
         self.emit(f"pointwise:{name}", arguments, op, self._values_grid(out, width))
 
-    def is_few(self, op: MatMul) -> bool:
-        """Whether a product is of few rows, or of a type that tensor cores have no kernel for."""
-        kind = self.weights[op.weight].kind
-        return kind is None or kind.is_float or self.rows_of(op.out) < TILED_ROWS
-
     def _matmul(self, op: MatMul) -> None:
         weight = self.weights[op.weight]
         assert weight.kind is not None
@@ -432,16 +293,6 @@ class Lowering:
         tiled = (*head, 0, 0, 1, *sizes, 4 * n_out, 0, 0, 0, float(op.scale))
         self.emit(f"matmul_tile:matmul_{weight.kind.name}", tiled, op, grid)
 
-    def rotation_of(self, op: RotateStore) -> tuple[int | float, ...]:
-        """What kernels must know to rotate and store heads, but for the heads and the number of rows."""
-        layer, cache = op.layer, self._cache.layers[op.layer.index]
-        return (
-            self.at(op.table), cache.keys, cache.values, cache.key_slot, cache.value_slot, cache.key_head,
-            cache.value_head, self._places, self.slots, op.n_heads, layer.n_kv_heads if op.k is not None else 0,
-            layer.k_dim, layer.v_dim, op.table.width // 2 if op.table is not None else 0, int(op.style == "neox"),
-            self.vector(op.q_norm), self.vector(op.k_norm), float(op.eps),
-        )  # fmt: skip
-
     def _rotate_store(self, op: RotateStore) -> None:
         heads = (self.at(op.q), self.at(op.k), self.at(op.v))
         n_kv_heads = op.layer.n_kv_heads if op.k is not None else 0
@@ -456,8 +307,8 @@ class Lowering:
         parts = self.addresses["parts"]
         head = (
             self.at(op.q), cache.keys, cache.values, cache.key_slot, cache.value_slot, cache.key_head, cache.value_head,
-            self.positions, self._places, self._shared, self.slots, self.count_at(op.out), op.n_heads, group,
-            layer.k_dim, layer.v_dim, layer.window, self.span,
+            self.positions, self.places, self.shared, self.slots, self.count_at(op.out), op.n_heads, group,
+            layer.k_dim, layer.v_dim, layer.window, self._span,
         )  # fmt: skip
         tail = (float(op.scale), float(op.soft_cap))
         n_threads = QUERIES * WARP

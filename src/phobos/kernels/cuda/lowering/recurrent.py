@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from phobos.errors import UnsupportedModelError
 from phobos.kernels.cuda.layout import NORM_THREADS, THREADS, WARP
+from phobos.kernels.cuda.lowering.launches import LaunchBuilder
 from phobos.program.steps import GatedDelta, MatchLength, Mix, Op, SelectiveScan, ShortConv, Sparsify
-
-if TYPE_CHECKING:
-    from phobos.kernels.cuda.lowering.lower import Lowering
 
 MAX_STATE_ROWS = 256  # as `scan.MAX_ROWS`
 
@@ -22,7 +18,7 @@ def check_recurrent(op: Op) -> None:
         raise UnsupportedModelError(f"states of {n_rows} rows do not run on a card: use --device cpu")
 
 
-def lower_short_conv(low: Lowering, op: ShortConv) -> None:
+def lower_short_conv(low: LaunchBuilder, op: ShortConv) -> None:
     """The rows, then what the state keeps of them."""
     state = (low.state_at(op.state), low.states.slot_bytes, low.positions, low.slots, low.count_at(op.out))
     sizes = (op.x.width, op.width)
@@ -32,7 +28,7 @@ def lower_short_conv(low: Lowering, op: ShortConv) -> None:
     low.emit("short_conv:keep_inputs", (low.at(op.x), *state, *sizes), op, grid)
 
 
-def lower_gated_delta(low: Lowering, op: GatedDelta) -> None:
+def lower_gated_delta(low: LaunchBuilder, op: GatedDelta) -> None:
     """What has no order among rows first, then the rows in order."""
     q, k, v = (low.at(x) + 4 * start for x, start in zip((op.q, op.k, op.v), op.starts, strict=True))
     strides = [4 * x.width for x in (op.q, op.k, op.v)]
@@ -51,7 +47,7 @@ def lower_gated_delta(low: Lowering, op: GatedDelta) -> None:
     low.emit("delta:delta_scan", arguments, op, (op.n_heads * -(-op.v_dim // WARP), n_rows, 1))
 
 
-def lower_selective_scan(low: Lowering, op: SelectiveScan) -> None:
+def lower_selective_scan(low: LaunchBuilder, op: SelectiveScan) -> None:
     """What has no order among rows first, then the rows in order."""
     count, n_rows = low.count_at(op.out), low.rows_of(op.out)
     prepare = (low.at(op.dt), low.vector(op.dt_bias), count, op.n_heads)
@@ -63,7 +59,7 @@ def lower_selective_scan(low: Lowering, op: SelectiveScan) -> None:
     low.emit("scan:selective_scan", arguments, op, (op.n_heads * -(-op.head_dim // WARP), n_rows, 1))
 
 
-def lower_streams(low: Lowering, op: Mix | MatchLength | Sparsify) -> None:
+def lower_streams(low: LaunchBuilder, op: Mix | MatchLength | Sparsify) -> None:
     """One launch."""
     match op:
         case Mix():

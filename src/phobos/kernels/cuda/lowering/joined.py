@@ -1,0 +1,96 @@
+"""Lowers the fusions that `fusion.py` finds to the kernels of `matmul_joined.py`, and of `matmul_stages.py` where many
+rows are computed."""
+
+from __future__ import annotations
+
+from phobos.kernels.cuda.layout import (
+    BLOCK,
+    ROWS_OF_BLOCK,
+    STAGE_COLUMNS,
+    STAGE_OUTPUTS,
+    STAGE_THREADS,
+    STAGED_ROWS,
+    quantized_stride,
+)
+from phobos.kernels.cuda.lowering.buffers import ARRIVALS
+from phobos.kernels.cuda.lowering.fusion import MOST_JOINED, Fusion, kind_of
+from phobos.kernels.cuda.lowering.launches import LaunchBuilder
+from phobos.kernels.cuda.weights import takes_codes
+from phobos.program.steps import Glu, MatMul, RmsNorm, RotateStore
+
+
+def can_lower(low: LaunchBuilder, fusion: Fusion) -> bool:
+    """Whether a fusion is one launch in the class of shapes that is being lowered."""
+    if isinstance(fusion.then, RmsNorm):
+        return low.rows_of(fusion.then.out) == 1
+    return all(low.is_few(op) for op in fusion.products) or _is_staged(low, fusion)
+
+
+def _is_staged(low: LaunchBuilder, fusion: Fusion) -> bool:
+    """Whether gate, up and their activation are one launch by way of shared memory."""
+    first = fusion.products[0]
+    return (
+        isinstance(fusion.then, Glu)
+        and fusion.only
+        and low.rows_of(first.out) >= STAGED_ROWS
+        and takes_codes(low.weights, first.weight)
+    )
+
+
+def lower_fusion(low: LaunchBuilder, fusion: Fusion) -> None:
+    """The launch."""
+    first = fusion.products[0]
+    if takes_codes(low.weights, first.weight):
+        x, stride = low.codes_of(first.x, first), quantized_stride(first.x.width)
+    else:
+        x, stride = low.at(first.x), 4 * first.x.width
+    n_rows, kind = low.rows_of(first.out), kind_of(first, low.weights).name
+    n_tile = low.tile_of(n_rows)
+    n_tiles = -(-n_rows // n_tile)
+    head = (x, low.count_at(first.out), first.x.width, stride, float(first.scale))
+    counters = low.addresses[ARRIVALS]
+    matrices: list[int]
+    if isinstance(fusion.then, RmsNorm):
+        norm, weight = fusion.then, low.weights[first.weight]
+        arguments: tuple[int | float, ...] = (
+            low.at(first.out), x, *weight.planes, low.vector(first.bias), low.at(first.residual),
+            low.count_at(first.out), first.out.width, first.x.width, first.first_row, stride, float(first.scale),
+            *low.outputs_of(norm.out), low.vector(norm.weight), low.at(norm.residual), counters, float(norm.eps),
+        )  # fmt: skip
+        grid = (-(-first.out.width // ROWS_OF_BLOCK), 1, 1)
+        low.emit(f"matmul_joined:normed_{kind}_1", arguments, fusion, grid)
+        return
+    if isinstance(fusion.then, Glu):
+        glu = fusion.then
+        gate, up = fusion.products if fusion.products[0].out == glu.gate else fusion.products[::-1]
+        if _is_staged(low, fusion):
+            matrices = [*_matrix(low, gate)[1:], *_matrix(low, up)[1:]]
+            grid = (-(-n_rows // STAGE_COLUMNS), -(-2 * glu.out.width // STAGE_OUTPUTS), 1)
+            arguments = (*head, glu.out.width, *matrices, *low.outputs_of(glu.out))
+            name = f"matmul_stages:gated_{kind}_{glu.activation}"
+            low.emit(name, arguments, fusion, grid, n_threads=STAGE_THREADS)
+            return
+        arguments = (
+            *head, glu.out.width, *_matrix(low, gate), *_matrix(low, up), *low.outputs_of(glu.out), counters,
+            0, 0, 1, 0,
+        )  # fmt: skip
+        grid = (4 * (glu.out.width // BLOCK), n_tiles, 1)
+        low.emit(f"matmul_joined:gated_{kind}_{n_tile}_{glu.activation}", arguments, fusion, grid)
+        return
+    kinds = sorted({kind_of(op, low.weights).name for op in fusion.products})
+    matrices = []
+    for op in fusion.products:
+        matrices += [*_matrix(low, op), op.out.width, int(kind_of(op, low.weights).name != kinds[0])]
+    matrices += [0] * (8 * (MOST_JOINED - len(fusion.products)))
+    grid = (sum(-(-op.out.width // ROWS_OF_BLOCK) for op in fusion.products), n_tiles, 1)
+    names = f"{kinds[0]}_{kinds[-1]}_{n_tile}"
+    if isinstance(fusion.then, RotateStore):
+        arguments = (*head, *matrices, *low.rotation_of(fusion.then), counters)
+        low.emit(f"matmul_joined:rotated_{names}_{low.formats}", arguments, fusion, grid)
+        return
+    low.emit(f"matmul_joined:joined_{names}", (*head, *matrices), fusion, grid)
+
+
+def _matrix(low: LaunchBuilder, op: MatMul) -> tuple[int, ...]:
+    """A product's result and weights, as the kernels take them."""
+    return low.at(op.out), *low.weights[op.weight].planes, low.vector(op.bias), op.first_row
