@@ -1,8 +1,9 @@
 """Lowers a program to launches on a card: which kernel, with which arguments, on which grid.
 
-One case for each op; `experts.py`, `recurrent.py` and `joined.py` hold those of several launches. Grids follow the shape class of a pass (rows and outputs, rounded up);
-kernels read the true counts from the card's memory, so that a recorded pass serves its whole class. Products with
-quantized weights take their activations quantized; the copy is made by the op that makes the value where that can.
+One case for each op; `experts.py`, `recurrent.py` and `joined.py` hold those of several launches. Grids follow the
+shape class of a pass (rows and outputs, rounded up); kernels read the true counts from the card's memory, so that a
+recorded pass serves its whole class. Products with quantized weights take their activations quantized; the copy is made
+by the op that makes the value where that can.
 """
 
 from __future__ import annotations
