@@ -166,6 +166,7 @@ class Snapshot:
     prompt_tokens_computed: int
     prompt_tokens_reused: int
     generated_tokens: int
+    decode_tokens: int  # those of decode passes: a prompt pass makes a first token in no time of its own
     draft_tokens: int
     draft_tokens_accepted: int
     prompt_s: float  # engine time in prompt rows
@@ -203,6 +204,7 @@ class Counters:
     prompt_tokens_computed: int = 0  # engine
     prompt_tokens_reused: int = 0  # engine
     generated_tokens: int = 0  # engine
+    decode_tokens: int = 0  # engine
     draft_tokens: int = 0  # engine
     draft_tokens_accepted: int = 0  # engine
     prompt_s: float = 0.0  # engine
@@ -238,6 +240,7 @@ class Counters:
             prompt_tokens_computed=self.prompt_tokens_computed,
             prompt_tokens_reused=self.prompt_tokens_reused,
             generated_tokens=self.generated_tokens,
+            decode_tokens=self.decode_tokens,
             draft_tokens=self.draft_tokens,
             draft_tokens_accepted=self.draft_tokens_accepted,
             prompt_s=self.prompt_s,

@@ -154,7 +154,11 @@ def _draw_dashboard(counters: Counters, listener: Listener, stop: Stop, display:
     ring = LogRing()
     with log.redirect(ring):
         logger.info("listening on %s", counters.address)
-        run_dashboard(counters, ring, animate=display.animation, on_quit=quit_server, theme=display.theme)
+        try:
+            run_dashboard(counters, ring, animate=display.animation, on_quit=quit_server, theme=display.theme)
+        except KeyboardInterrupt:
+            sys.stderr.flush()
+            os._exit(130)  # as a second signal does
     stop.ask(0)
 
 

@@ -1,8 +1,9 @@
 """A dashboard over a scripted engine: feeds `Counters` as a load and one streamed request would, in real time.
 
 Run as a script in a terminal: `dashboard_scripted.py [SCENE [FOLDER]]`. Scenes: `request` (default), `idle`,
-`load-fails`, `engine-dies`, `panel-breaks`, `noise`. With a folder, each phase of the request lasts until a file
-of the next one's name is there. It ends with a line of its own, so that a test sees who wrote last.
+`load-fails`, `engine-dies`, `panel-breaks`, `noise`, `stuck` (it does not stop). With a folder, each phase of the
+request lasts until a file of the next one's name is there. It ends with a line of its own, so that a test sees who
+wrote last.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def serve_one(counters: Counters, request_id: str, folder: Path | None, n_tokens
         request = replace(request, n_generated=request.n_generated + 1)
         counters.live = (request,)
         counters.generated_tokens += 1
+        counters.decode_tokens += 1
         counters.decode_s += STEP_S
         counters.passes += 1
         counters.slots = (SlotInfo(0, 600 + request.n_generated, busy=True, last_used_s=time.monotonic()),)
@@ -136,11 +138,14 @@ def main(scene: str, folder: Path | None) -> int:
 
     def stop() -> None:
         stopped.append(time.monotonic())
-        time.sleep(0.3)
+        time.sleep(60 if scene == "stuck" else 0.3)
 
     threading.Thread(target=play, args=(scene, counters, folder), daemon=True).start()
     try:
         failure = run_dashboard(counters, ring, animate=scene == "request", on_quit=stop)
+    except KeyboardInterrupt:
+        print(f"stopped {len(stopped)} time(s), in a hurry", flush=True)
+        os._exit(130)
     except PhobosError as error:
         failure = str(error)
     print(f"stopped {len(stopped)} time(s), failure: {failure}")

@@ -190,10 +190,11 @@ def test_metrics_under_llama_servers_names(serve):
     assert not any(name.startswith("llamacpp:") for name in families(serve(parrot)))
     server = serve(parrot, metrics_llamacpp=True)
     server.counters.prompt_tokens_computed, server.counters.prompt_s = 30, 2.0
-    server.counters.generated_tokens, server.counters.decode_s = 50, 5.0
+    server.counters.generated_tokens = 53
+    server.counters.decode_tokens, server.counters.decode_s = 50, 5.0
     found = families(server)
     values = {name: family.samples[0].value for name, family in found.items() if name.startswith("llamacpp:")}
     assert values["llamacpp:prompt_tokens"] == 30 and values["llamacpp:prompt_tokens_seconds"] == 15
-    assert values["llamacpp:tokens_predicted"] == 50 and values["llamacpp:predicted_tokens_seconds"] == 10
+    assert values["llamacpp:tokens_predicted"] == 53 and values["llamacpp:predicted_tokens_seconds"] == 10
     assert values["llamacpp:requests_processing"] == values["llamacpp:requests_deferred"] == 0
     assert found["llamacpp:prompt_tokens"].samples[0].name == "llamacpp:prompt_tokens_total"

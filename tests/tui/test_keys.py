@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -51,25 +52,53 @@ async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
     pytest.fail("it did not happen within four seconds")
 
 
-@pytest.mark.parametrize("key", ["q", "escape", "ctrl+c"])
-def test_quit_keys_stop_the_server_once_and_leave(key: str, stage: MakeStage) -> None:
+@pytest.mark.parametrize(
+    ("state", "keys"),
+    [("idle", ["q"]), ("idle", ["escape"]), ("failed", ["q"])]
+    + [("decode", keys) for keys in (["ctrl+c"], ["q", "q"], ["q", "enter"], ["q", "escape", "q", "y"])],
+)
+def test_quit_keys_stop_the_server_once_and_leave(state: str, keys: list[str], stage: MakeStage) -> None:
     async def act(made: Stage, pilot: Pilot[None]) -> None:
-        await pilot.press(key)
+        await pilot.press(*keys)
         await until(pilot, lambda: not made.app.is_running)
         assert made.n_quits == 1
         assert made.app.crash is None
 
+    play(stage(state), act)
+
+
+@pytest.mark.parametrize("keys", [["escape"], ["escape", "escape"], ["q", "escape"], ["q", "n"]])
+def test_a_busy_server_is_not_stopped_by_one_key(keys: list[str], stage: MakeStage) -> None:
+    async def act(made: Stage, pilot: Pilot[None]) -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert made.app.is_running and made.n_quits == 0 and not made.app.quit_called
+        assert isinstance(made.app.screen, DashboardScreen)
+
     play(stage("decode"), act)
 
 
-def test_stopping_is_shown_while_the_server_drains(stage: MakeStage) -> None:
+def test_q_says_what_it_would_cut_short(stage: MakeStage) -> None:
+    async def act(made: Stage, pilot: Pilot[None]) -> None:
+        await pilot.press("q")
+        await pilot.pause()
+        shown = screen_text(made.app)
+        assert "A request is running. Stop the server?" in shown and "Esc  keep running" in shown
+
+    play(stage("decode"), act)
+
+
+def test_stopping_is_shown_at_once_while_the_server_drains(stage: MakeStage) -> None:
     made = stage("decode")
 
     async def act(_: Stage, pilot: Pilot[None]) -> None:
-        made.app.quit_called = True  # as if the server took its time
-        made.app.tick()
+        drained = threading.Event()
+        made.app._stop = lambda: drained.wait(10) and None  # the server takes its time; no snapshot is taken meanwhile
+        await pilot.press("ctrl+c")
         await pilot.pause()
         assert "STOPPING" in screen_text(made.app)
+        drained.set()
+        await until(pilot, lambda: not made.app.is_running)
 
     play(made, act)
 

@@ -36,7 +36,7 @@ def test_nothing_measured_is_unknown_not_zero() -> None:
 def test_rate_is_tokens_over_engine_time_not_wall_time() -> None:
     meter = RateMeter()
     meter.observe(at(0))
-    moment = meter.observe(at(0.2, generated_tokens=8, decode_s=0.1))
+    moment = meter.observe(at(0.2, decode_tokens=8, decode_s=0.1))
     assert moment.decode.value == pytest.approx(80)
     assert moment.decode.active
     assert not moment.prompt.active
@@ -60,23 +60,23 @@ def test_peak_is_the_highest_and_can_be_reset() -> None:
     meter = RateMeter()
     counts = ((0, 0.0), (100, 1.0), (120, 2.0), (130, 3.0))
     for i, (tokens, seconds) in enumerate(counts):
-        moment = meter.observe(at(2.0 * i, generated_tokens=tokens, decode_s=seconds))
+        moment = meter.observe(at(2.0 * i, decode_tokens=tokens, decode_s=seconds))
     assert moment.decode.peak == pytest.approx(100)
     meter.reset_peaks()
-    moment = meter.observe(at(8.0, generated_tokens=145, decode_s=4.0))
+    moment = meter.observe(at(8.0, decode_tokens=145, decode_s=4.0))
     assert moment.decode.peak == pytest.approx(15)
 
 
 def test_history_keeps_pace_with_time_through_a_stall_and_keeps_bursts() -> None:
     meter = RateMeter()
     meter.observe(at(0.0))
-    meter.observe(at(0.1, generated_tokens=10, decode_s=0.1))
-    moment = meter.observe(at(10.0, generated_tokens=10, decode_s=0.1))
+    meter.observe(at(0.1, decode_tokens=10, decode_s=0.1))
+    moment = meter.observe(at(10.0, decode_tokens=10, decode_s=0.1))
     assert len(moment.decode.history) == 21
     assert moment.decode.history[0] == 0.0
     assert moment.decode.history[1] == pytest.approx(100)
     assert set(moment.decode.history[2:]) == {0.0}
-    moment = meter.observe(at(1e6, generated_tokens=10, decode_s=0.1))
+    moment = meter.observe(at(1e6, decode_tokens=10, decode_s=0.1))
     assert len(moment.decode.history) == HISTORY_POINTS
 
 
@@ -110,7 +110,7 @@ def test_any_course_gives_sane_rates(steps: list[tuple[float, int, float, int, f
             taken_s=now.taken_s + elapsed,
             prompt_tokens_computed=now.prompt_tokens_computed + prompt,
             prompt_s=now.prompt_s + prompt_s,
-            generated_tokens=now.generated_tokens + generated,
+            decode_tokens=now.decode_tokens + generated,
             decode_s=now.decode_s + decode_s,
         )
         moment = meter.observe(now)

@@ -191,6 +191,16 @@ def test_control_c_stops_the_server(tmux: Tmux) -> None:
     assert_given_back(tmux, r"stopped 1 time\(s\), failure: None\nrc=0")
 
 
+def test_a_second_key_leaves_a_server_that_does_not_stop(tmux: Tmux) -> None:
+    tmux.start("stuck")
+    tmux.wait("IDLE")
+    tmux("send-keys", "q")
+    tmux.wait("STOPPING")
+    tmux("send-keys", "q")
+    shown = assert_given_back(tmux, r"stopped 1 time\(s\), in a hurry\nrc=130")
+    assert "Traceback" not in shown
+
+
 def test_a_failed_load_keeps_its_reason_and_prints_the_log(tmux: Tmux) -> None:
     tmux.start("load-fails")
     shown = tmux.wait("FAILED")

@@ -86,6 +86,7 @@ class Reader:
         if sequence.finished is not None:
             return events
         if not rows.n_drafted:
+            self._counters.decode_tokens += not was_prefill
             return events + self._choose(sequence, results, -1, now_s)
         return self._follow(sequence, rows, results, now_s)
 
@@ -96,6 +97,7 @@ class Reader:
         n_before = sequence.n_draft_accepted
         sequence.expect(rows.tokens[rows.n_certain :])
         for i in range(len(results.logits)):
+            self._counters.decode_tokens += 1
             events += self._choose(sequence, results, i, now_s)
             if sequence.finished is not None or sequence.n_draft_accepted - n_before <= i:
                 break

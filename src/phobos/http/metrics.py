@@ -202,7 +202,7 @@ class _LlamaCollector:
             yield CounterMetricFamily("llamacpp:" + name, text, value=value)
         gauges = {
             "prompt_tokens_seconds": ("Prompt tokens a second", _rate(now.prompt_tokens_computed, now.prompt_s)),
-            "predicted_tokens_seconds": ("Generated tokens a second", _rate(now.generated_tokens, now.decode_s)),
+            "predicted_tokens_seconds": ("Generated tokens a second", _rate(now.decode_tokens, now.decode_s)),
             "requests_processing": ("Requests that run", self._admission.n_active),
             "requests_deferred": ("Requests that wait", self._admission.n_waiting),
         }

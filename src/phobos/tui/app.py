@@ -7,6 +7,7 @@ stop exactly once, by `on_quit`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ from phobos.tui.screens.help import HelpScreen
 from phobos.tui.screens.live import LiveScreen
 from phobos.tui.screens.loading import LoadingScreen
 from phobos.tui.screens.opening import MIN_HEIGHT, MIN_WIDTH, OpeningScreen
+from phobos.tui.screens.quit import QuitScreen
 from phobos.tui.terminal import Terminal
 from phobos.tui.theme import NIGHT, NOON, PLAIN, THEMES, choose_theme, palette_of
 
@@ -50,7 +52,8 @@ class PhobosApp(App[None]):
     TITLE = "Phobos"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c,ctrl+q", "quit_server", "Stop the server and quit", priority=True, show=False),
-        Binding("q,escape", "quit_server", "Stop the server and quit", show=False),
+        Binding("q", "ask_to_quit", "Stop the server and quit", show=False),
+        Binding("escape", "quit_idle", "Stop the server and quit where nothing runs", show=False),
         Binding("c", "clear_log", "Clear the log", show=False),
         Binding("r", "reset_peaks", "Reset the peaks", show=False),
         Binding("p", "replay", "Replay the opening", show=False),
@@ -82,6 +85,7 @@ class PhobosApp(App[None]):
         self.crash: BaseException | None = None
         self.moment: Moment | None = None
         self.quit_called = False
+        self.hurried = False  # told to quit again while the server was stopping
         self._snapshot_now = take_snapshot
         self._ring = log
         self._n_log_seen = 0
@@ -159,12 +163,36 @@ class PhobosApp(App[None]):
         level = logging.WARNING if event.stderr else logging.INFO
         self._ring.add(event.text, level=level, source="output")
 
+    @property
+    def n_requests(self) -> int:
+        """Requests that run or wait now; none once the engine has failed."""
+        snapshot = self._snapshot_now()
+        return len(snapshot.live) + snapshot.queue_depth if snapshot.state != "FAILED" else 0
+
+    def action_ask_to_quit(self) -> None:
+        """Stop the server, having asked where that would cut requests short."""
+        if self.quit_called or not self.n_requests:
+            self.action_quit_server()
+        else:
+            self.push_screen(QuitScreen(self.n_requests), self._quit_if)
+
+    def _quit_if(self, wanted: bool | None) -> None:
+        if wanted:
+            self.action_quit_server()
+
+    def action_quit_idle(self) -> None:
+        """Escape is also how a cut arrow key begins, so it ends nothing that runs."""
+        if not self.quit_called and not self.n_requests:
+            self.action_quit_server()
+
     def action_quit_server(self) -> None:
-        """Stop the server, then leave; a second time leaves without waiting."""
+        """Stop the server, then leave; a second time leaves at once."""
         if self.quit_called:
+            self.hurried = True
             self.exit()
             return
         self.quit_called = True
+        self.tick()  # STOPPING shows now, not with the next snapshot
         threading.Thread(target=self._stop_server, name="phobos-quit", daemon=True).start()
 
     def _stop_server(self) -> None:
@@ -172,7 +200,7 @@ class PhobosApp(App[None]):
             self._stop()
         except Exception as error:
             self.crash = self.crash or error
-        finally:
+        with contextlib.suppress(RuntimeError):  # where the user has not waited, the app is gone
             self.call_from_thread(self.exit)
 
     def action_clear_log(self) -> None:

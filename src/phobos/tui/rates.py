@@ -57,7 +57,7 @@ class RateMeter:
     def __init__(self) -> None:
         self._samples: deque[Snapshot] = deque()
         self._prompt = _TokenMeter("prefill", lambda s: (s.prompt_tokens_computed, s.prompt_s))
-        self._decode = _TokenMeter("decode", lambda s: (s.generated_tokens, s.decode_s))
+        self._decode = _TokenMeter("decode", lambda s: (s.decode_tokens, s.decode_s))
         self._load_history: deque[float] = deque(maxlen=HISTORY_POINTS)
         self._next_point_s: float | None = None
 

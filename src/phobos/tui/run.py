@@ -32,6 +32,7 @@ def run_dashboard(
 
     Returns why loading or the engine failed, if it did, having printed the last log lines to standard error; the
     caller prints the sentence and chooses the exit code. A defect of the dashboard itself is a `PhobosError`.
+    `KeyboardInterrupt`: the user asked a second time and will not wait for the server to stop.
     """
     with Terminal(log) as terminal:
         app = PhobosApp(counters.snapshot, log, animate=animate, on_quit=on_quit, wanted_theme=theme, terminal=terminal)
@@ -44,6 +45,8 @@ def run_dashboard(
         finally:
             for number, handler in before:
                 signal.signal(number, handler)
+    if app.hurried:
+        raise KeyboardInterrupt
     if not app.quit_called:
         on_quit()
     snapshot = counters.snapshot()

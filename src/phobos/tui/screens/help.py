@@ -13,7 +13,8 @@ from textual.widget import Widget
 from phobos.tui.theme import palette_of
 
 KEYS = (
-    ("q, Esc, Ctrl-C", "stop the server and quit"),
+    ("q", "quit; asks first while requests run"),
+    ("Ctrl-C", "stop the server and quit"),
     ("c", "clear the log"),
     ("r", "reset the peak readings"),
     ("p", "replay the opening animation"),
