@@ -10,7 +10,8 @@ import pytest
 
 from models.small_vocabulary import shared_files
 from phobos.chat.messages import Message, ToolCall, ToolSpec
-from phobos.chat.template import ChatTemplate, fit_dialect
+from phobos.chat.template import ChatTemplate
+from phobos.chat.template_fitting import fit_dialect
 from reading import cut_every, read
 from template_conversations import BOS, EOS, USER, result
 

@@ -8,7 +8,9 @@ import pytest
 
 from phobos.chat.messages import GenerationRequest, Message, ToolCall, ToolChoice, ToolSpec
 from phobos.chat.named_templates import CHATML, NAMED_TEMPLATES
-from phobos.chat.template import ChatTemplate, find_template, render_request
+from phobos.chat.request_prompt import render_request
+from phobos.chat.template import ChatTemplate, find_template
+from phobos.chat.template_fitting import fit_dialect
 from phobos.errors import RequestError, UsageError
 
 USER, SYSTEM, REPLY = Message("user", "Hi"), Message("system", "Be brief"), Message("assistant", "Yo")
@@ -258,8 +260,10 @@ def test_the_template_cannot_change_the_request() -> None:
 def test_prefilled_reasoning_opens_the_answer() -> None:
     assert render_with(THINKING, USER, prefill_thinking="So").endswith("assistant\n<think>\nSo")
     assert render_with(CHATML, USER, prefill_thinking="So").endswith("assistant\n<think>\nSo")
-    mistral = CHATML + "{# [THINK] #}"
-    assert render_with(mistral, USER, prefill_thinking="").endswith("assistant\n[THINK]\n")
+    mistral = CHATML + "{# [TOOL_CALLS] [THINK] #}"
+    _, fitted = fit_dialect(ChatTemplate(mistral))
+    request = GenerationRequest("r", messages=(USER,), prefill_thinking="")
+    assert "".join(segment.text for segment in render_request(fitted, request)).endswith("assistant\n[THINK]")
 
 
 def test_reasoning_that_nobody_asked_for_is_closed() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from models.small_vocabulary import shared_files, shared_folder
 from phobos.chat.messages import Message, ToolSpec
-from phobos.chat.template import ChatTemplate, fit_dialect
+from phobos.chat.template import ChatTemplate
+from phobos.chat.template_fitting import fit_dialect
 from template_conversations import BOS, CALL, CONVERSATIONS, EOS, WEATHER, calling, result
 
 EXPECTED = json.loads((Path(__file__).parents[1] / "golden" / "template_renderings.json").read_text())

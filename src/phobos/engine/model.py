@@ -15,7 +15,8 @@ from typing import Any
 
 from phobos.chat.dialects import knows_reasoning
 from phobos.chat.messages import GenerationRequest, SamplingParams
-from phobos.chat.template import ChatTemplate, encode_prompt, make_template
+from phobos.chat.request_prompt import encode_prompt
+from phobos.chat.template import ChatTemplate, make_template
 from phobos.counters import LoadProgress, ModelInfo
 from phobos.engine.capabilities import check_request, check_token
 from phobos.engine.constrained.answers import AnswerPlan, Answers, choose_answers

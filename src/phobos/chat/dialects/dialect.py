@@ -28,10 +28,16 @@ class Reasoning:
 
     begin: str
     end: str
+    after_begin: str = "\n"
     before_end: str = "\n"
     after_end: str = "\n\n"
     anywhere: bool = False
     quotable: bool = True
+
+    @property
+    def opening(self) -> str:
+        """What opens the block, as the template would write it."""
+        return self.begin + self.after_begin
 
     @property
     def closing(self) -> str:

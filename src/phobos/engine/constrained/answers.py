@@ -13,7 +13,8 @@ from phobos.chat.dialects.dialect import Dialect
 from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.dialects.scanner import Scanner
 from phobos.chat.messages import GenerationRequest, ToolSpec
-from phobos.chat.template import ChatTemplate, fit_dialect
+from phobos.chat.template import ChatTemplate
+from phobos.chat.template_fitting import fit_dialect
 from phobos.engine.constrained.binding import Binding
 from phobos.engine.constrained.grammar import Grammars, Plan, offered_tools
 from phobos.gguf.tokenizer import Tokenizer

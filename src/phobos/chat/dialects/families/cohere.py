@@ -3,7 +3,7 @@
 from phobos.chat.dialects.dialect import Dialect, Reasoning
 from phobos.chat.dialects.forms.json_calls import JsonCalls
 
-THINK = Reasoning("<|START_THINKING|>", "<|END_THINKING|>", before_end="", after_end="")
+THINK = Reasoning("<|START_THINKING|>", "<|END_THINKING|>", after_begin="", before_end="", after_end="")
 CALLS = JsonCalls(
     openers=("<|START_ACTION|>",),
     begin="<|START_ACTION|>[\n    ",

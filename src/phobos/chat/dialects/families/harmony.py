@@ -71,7 +71,7 @@ HARMONY = Dialect(
     "harmony",
     HarmonyCalls(),
     lambda template: _CHANNEL in template and "commentary" in template,
-    Reasoning(f"{_CHANNEL}analysis{_MESSAGE}", _END, before_end="", after_end="", quotable=False),
+    Reasoning(f"{_CHANNEL}analysis{_MESSAGE}", _END, after_begin="", before_end="", after_end="", quotable=False),
     dropped=(_END, "<|return|>", "<|call|>"),
     answer_begin=f"{_CHANNEL}final{_MESSAGE}",
     message_begin=f"{_START}assistant",

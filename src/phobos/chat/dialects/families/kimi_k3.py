@@ -83,7 +83,7 @@ KIMI_K3 = Dialect(
         call_end=f"{_CLOSE}call{_SEP}",
     ),
     lambda template: _OPEN in template and "xtml" in template,
-    Reasoning(f"{_OPEN}think{_SEP}", f"{_CLOSE}think{_SEP}", before_end="", after_end=""),
+    Reasoning(f"{_OPEN}think{_SEP}", f"{_CLOSE}think{_SEP}", after_begin="", before_end="", after_end=""),
     dropped=(_RESPONSE, _RESPONSE_END, f"{_CLOSE}message{_SEP}"),
     answer_end=_RESPONSE_END,
     message_begin=_RESPONSE,

@@ -194,5 +194,5 @@ MINIMAX_M3 = Dialect(
     "minimax-m3",
     MiniMaxM3Calls(),
     lambda template: MARK in template and "invoke name=" in template,
-    Reasoning("<mm:think>", "</mm:think>", before_end="", after_end=""),
+    Reasoning("<mm:think>", "</mm:think>", after_begin="", before_end="", after_end=""),
 )

@@ -6,7 +6,7 @@ from phobos.chat.dialects.dialect import Dialect, Reasoning
 from phobos.chat.dialects.forms.json_calls import JsonCalls
 from phobos.chat.dialects.forms.named_calls import NamedCalls
 
-THINK = Reasoning("[THINK]", "[/THINK]", before_end="", after_end="")
+THINK = Reasoning("[THINK]", "[/THINK]", after_begin="", before_end="", after_end="")
 LIST = JsonCalls(
     openers=("[TOOL_CALLS]",),
     begin="[TOOL_CALLS][",

@@ -87,7 +87,7 @@ MUSE_GLIMMER = Dialect(
     "muse-glimmer",
     MuseGlimmerCalls(),
     lambda template: _SECTION in template,
-    Reasoning(f" to=self{_MESSAGE}", _END, before_end="", after_end="", quotable=False),
+    Reasoning(f" to=self{_MESSAGE}", _END, after_begin="", before_end="", after_end="", quotable=False),
     dropped=(_END,),
     answer_begin=f" to=user{_MESSAGE}",
     message_begin=_START,
