@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import click
 
+from phobos import log
 from phobos.errors import PhobosError
 
 PROGRAM = "phobos-cli"
@@ -114,8 +115,9 @@ def main(args: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         text, code = explain(error)
-        with contextlib.suppress(OSError, ValueError):
-            print(f"{PROGRAM}: {text}", file=sys.stderr)
+        if log.flush():  # else nobody reads standard error, and the end would wait for ever
+            with contextlib.suppress(OSError, ValueError):
+                print(f"{PROGRAM}: {text}", file=sys.stderr)
         return code
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import select
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -45,35 +47,48 @@ class Display:
 
 
 class Stop:
-    """The end that somebody asked for. Owner: the main thread; `ask` may be called by any, also a signal handler."""
+    """The end that somebody asked for. Owner: the main thread, which waits; any thread or signal handler may `ask`:
+    that sets a flag and writes to a descriptor, and takes no lock that the interrupted code may hold."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.is_asked = False
         self.exit_code = 0
+        self._bell, self._push = socket.socketpair()
+        self._push.setblocking(False)
 
     def ask(self, exit_code: int = 0) -> None:
         """Ask once for an orderly end."""
-        if not self.asked.is_set():
+        if not self.is_asked:
             self.exit_code = exit_code
-            self.asked.set()
+            self.is_asked = True
+            with suppress(OSError):  # closed: nobody waits any more
+                self._push.send(b"!")
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for somebody to ask; whether one has."""
+        if not self.is_asked:
+            select.select([self._bell], [], [], timeout_s)
+        return self.is_asked
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Ask for the end; at the second signal make it."""
-        code = 130 if number == signal.SIGINT else 0
-        if self.asked.is_set():
+        if self.is_asked:
             os._exit(130)
-        self.ask(code)
+        self.ask(130 if number == signal.SIGINT else 0)
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM for a while."""
+        """Take SIGINT and SIGTERM for a while. If an end was asked for, the next one ends the process whatever it does
+        by then."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = [signal.signal(number, self.on_signal) for number in numbers]
         try:
             yield
         finally:
             for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_DFL if self.is_asked else handler)
+            self._bell.close()
+            self._push.close()
 
 
 class Loader(threading.Thread):
@@ -135,7 +150,7 @@ def serve(settings: EngineSettings, serve_settings: ServeSettings, display: Disp
 
 def _wait(loader: Loader, stop: Stop) -> None:
     """Until an end is asked for or the engine has died."""
-    while not stop.asked.wait(WATCH_S):
+    while not stop.wait(WATCH_S):
         if loader.engine is not None and not loader.engine.alive:
             return
 
@@ -174,7 +189,7 @@ def _end(listener: Listener, loader: Loader, stop: Stop, drain_s: float) -> int:
         raise loader.failure
     if loader.is_alive():
         logger.info("stopped while loading")
-        sys.stderr.flush()
+        log.flush()
         os._exit(stop.exit_code)
     if loader.engine is not None:
         loader.engine.close(0.0)

@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from command_line import CommandLine
-from doubles.scripted_engine import RawClient, chat
+from doubles.scripted_engine import RawClient, chat, eventually
 from phobos import serving
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("serve_scripted.py"))]
@@ -233,6 +234,67 @@ def test_serving_imports_no_engine() -> None:
 
 def test_stop_keeps_the_first_code() -> None:
     stop = serving.Stop()
-    stop.ask(0)
-    stop.ask(1)
-    assert stop.asked.is_set() and stop.exit_code == 0
+    with stop.signals():
+        assert not stop.wait(0.01)
+        stop.ask(0)
+        stop.ask(1)
+        assert stop.wait(5) and stop.exit_code == 0
+    stop.ask(1)  # a loader may still fail then
+
+
+def wait_and_be_struck(at: int) -> tuple[bool, float]:
+    """Wait for a second for a signal that comes at so many instructions; whether it came in the wait, and what the wait
+    took."""
+    stop, n_instructions = serving.Stop(), 0
+
+    def strike(frame: FrameType, event: str, argument: object) -> object:
+        nonlocal n_instructions
+        if frame.f_code is not serving.Stop.wait.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            n_instructions += 1
+            if n_instructions == at:
+                stop.on_signal(signal.SIGTERM, frame)
+        return strike
+
+    before, began_s = sys.gettrace(), time.monotonic()
+    with stop.signals():
+        sys.settrace(strike)  # type: ignore[arg-type]
+        try:
+            is_asked = stop.wait(1.0)
+        finally:
+            sys.settrace(before)
+    return is_asked, time.monotonic() - began_s
+
+
+def test_a_signal_may_come_anywhere_in_the_wait_for_one() -> None:
+    """Handlers run between any two instructions of the thread that waits, and so must take no lock it may hold."""
+    for at in range(1, 100):
+        is_asked, took_s = wait_and_be_struck(at)
+        if took_s >= 1.0:  # the wait is over: the strike came after it, or not at all
+            assert at > 8
+            return
+        assert is_asked
+    pytest.fail("the wait has too many instructions")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="makes the pipe small")
+def test_a_standard_error_that_nobody_reads_stops_nothing(tmp_path: Path, model: Path) -> None:
+    from fcntl import F_SETPIPE_SZ, fcntl
+
+    command = [*PROGRAM, "--gguf", str(model), "--listen", f"unix:{tmp_path}/s"]
+    environment = CommandLine(tmp_path).environment({"PHOBOS_LOG": "trace"})
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        fcntl(process.stderr, F_SETPIPE_SZ, 4096)
+        try:
+            eventually((tmp_path / "s").exists, 20.0)
+            with RawClient(str(tmp_path / "s"), 20.0) as client:
+                for _ in range(30):
+                    assert client.ask("POST", "/v1/chat/completions", chat("x" * 1000)).status == 200
+                assert client.ask("GET", "/health").status == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

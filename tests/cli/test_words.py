@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,12 +68,14 @@ def test_levels(capsys: Capture, monkeypatch: pytest.MonkeyPatch, level: str, se
     logger = logging.getLogger("phobos.http")
     for number in (logging.INFO, logging.DEBUG, log.TRACE):
         logger.log(number, "hello")
+    assert log.flush()
     assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == seen
 
 
 def test_a_line_is_one_line(capsys: Capture) -> None:
     log.configure("info")
     logging.getLogger("phobos.serve").info("listening on %s\nfoo", "http://127.0.0.1:1")
+    assert log.flush()
     pattern = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} info serve: listening on http://127\.0\.0\.1:1 foo\n"
     assert re.fullmatch(pattern, capsys.readouterr().err)
 
@@ -87,8 +92,37 @@ def test_redirect_takes_every_line_and_gives_back(capsys: Capture) -> None:
         logging.getLogger("phobos.serve").info("mine")
         logging.getLogger("other.library").warning("theirs")
     logging.getLogger("phobos.serve").info("after")
+    assert log.flush()
     assert elsewhere.getvalue().split() == ["mine", "theirs"]
     assert re.fullmatch(r"\S+ info serve: after\n", capsys.readouterr().err)
+
+
+def test_nobody_waits_for_a_reader_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, encoding="utf-8") as lines, os.fdopen(writing, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        log.configure("info")
+        logger, began_s = logging.getLogger("phobos.http"), time.monotonic()
+        n_lines = 3 * log.MOST_LINES
+        for i in range(n_lines):
+            logger.info("line %d %s", i, "x" * 40)
+        assert not log.flush(0.05)
+        assert time.monotonic() - began_s < 5
+        for seen, line in enumerate(lines):
+            if dropped := re.search(r"warning log: (\d+) lines were dropped", line):
+                assert seen + int(dropped[1]) == n_lines and seen >= log.MOST_LINES
+                break
+        logger.info("and on")
+        assert "and on" in next(lines) and log.flush()
+
+
+def test_what_libraries_warn_of_goes_the_same_way(capsys: Capture) -> None:
+    log.configure("info")
+    assert isinstance(logging.lastResort, log.QueueHandler) and logging.lastResort.level == logging.WARNING
+    logging.lastResort.handle(logging.LogRecord("asyncio", logging.ERROR, "", 0, "%s", ("broken",), None))
+    assert log.flush()
+    assert re.fullmatch(r"\S+ error asyncio: broken\n", capsys.readouterr().err)
 
 
 def write_system(root: Path, *, total_kb: int, free_kb: int, limit: str, used: int = 0, cache: int = 0) -> None:
