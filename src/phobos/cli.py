@@ -19,6 +19,7 @@ import click
 
 from phobos import log
 from phobos.errors import PhobosError
+from phobos.printable import printable
 
 PROGRAM = "phobos-cli"
 COMMANDS = ("chat", "pull", "models", "inspect", "plan", "doctor", "bench", "warm", "completion")
@@ -117,7 +118,7 @@ def main(args: Sequence[str] | None = None) -> int:
         text, code = explain(error)
         if log.flush():  # else nobody reads standard error, and the end would wait for ever
             with contextlib.suppress(OSError, ValueError):
-                print(f"{PROGRAM}: {text}", file=sys.stderr)
+                print(f"{PROGRAM}: {printable(text)}", file=sys.stderr)
         return code
 
 

@@ -3,7 +3,11 @@
 Every error a user meets is a `PhobosError` whose text is one plain sentence that says what to do. The command
 line prints it and exits with `exit_code`; the HTTP layer maps `RequestError` and `UnavailableError` to a status
 and an envelope. Anything else that escapes is a defect: it is logged and masked.
+
+Sentences quote files and clients, so what cannot be printed is replaced here, wherever they will be shown.
 """
+
+from phobos.printable import printable
 
 NO_TEXT = "the loaded model embeds texts and writes none: ask /v1/embeddings, or load a model that writes"
 NO_EMBEDDINGS = "the loaded model writes text and embeds none: load one whose file says that it embeds (pooling_type)"
@@ -13,6 +17,9 @@ class PhobosError(Exception):
     """Base of all errors with a sentence for the user."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(" ".join(message.splitlines())))
 
 
 class UsageError(PhobosError):

@@ -10,6 +10,7 @@ from typing import Any
 from phobos.errors import PhobosError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.model_info import quantization_label
+from phobos.printable import printable
 
 PREVIEW_CHARS = 60
 PREVIEW_ITEMS = 4
@@ -80,8 +81,8 @@ def report_on(gguf: GGUF) -> Report:
         n_shards=len(gguf.paths),
         n_bytes=sum(p.stat().st_size for p in gguf.paths),
         version=gguf.version,
-        name=_text(gguf, "general.name") or gguf.paths[0].stem,
-        architecture=arch,
+        name=printable(_text(gguf, "general.name") or gguf.paths[0].stem),
+        architecture=printable(arch),
         quantization=quantization_label(gguf),
         types=matrix_types(gguf),
         n_params=count_params(gguf),

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from phobos.errors import UsageError
+from phobos.printable import clean, printable
 
 TRACE = 5
 OFF = logging.CRITICAL + 10
@@ -33,16 +34,17 @@ FLUSH_S = 1.0  # how long an end waits for the lines before it
 
 
 class LineFormatter(logging.Formatter):
-    """Time, level, part and message on one line; a traceback follows on lines of its own."""
+    """Time, level, part and message on one line; a traceback follows on lines of its own. What clients and files say
+    is made printable here."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line for one record; line breaks within the message become spaces."""
         clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
         part = record.name.removeprefix(ROOT + ".")
-        message = " ".join(record.getMessage().splitlines())
+        message = printable(" ".join(record.getMessage().splitlines()))
         line = f"{clock}.{int(record.msecs):03d} {record.levelname.lower()} {part}: {message}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + clean(self.formatException(record.exc_info))
         return line
 
 

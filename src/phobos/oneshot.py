@@ -31,6 +31,7 @@ from phobos.chat.messages import GenerationRequest, Message, OutputFormat
 from phobos.counters import Counters
 from phobos.engine.engine import Engine
 from phobos.errors import UnavailableError, UsageError
+from phobos.printable import clean
 from phobos.runtime import LoadLine, start_engine
 from phobos.settings import EngineSettings
 
@@ -172,7 +173,7 @@ def take_event(event: Event, reply: Reply) -> None:
 def _show_event(event: Event, question: Question, reply: Reply) -> None:
     dim = sys.stderr.isatty()
     if isinstance(event, ReasoningDelta):
-        sys.stderr.write(f"{DIM}{event.text}{PLAIN}" if dim else event.text)
+        sys.stderr.write(f"{DIM}{clean(event.text)}{PLAIN}" if dim else event.text)
         sys.stderr.flush()
     elif isinstance(event, TextDelta):
         if question.n_candidates and reply.first is not None and event.logprobs and reply.first is event.logprobs[0]:
@@ -181,7 +182,7 @@ def _show_event(event: Event, question: Question, reply: Reply) -> None:
         if reply.reasoning and reply.text == event.text:
             sys.stderr.write("\n\n")
             sys.stderr.flush()
-        sys.stdout.write(event.text)
+        sys.stdout.write(clean(event.text) if sys.stdout.isatty() else event.text)
         sys.stdout.flush()
 
 

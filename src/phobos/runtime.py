@@ -19,6 +19,7 @@ from phobos.engine.model import Model, load_model
 from phobos.engine.slots.store import Folder, Store
 from phobos.errors import PhobosError
 from phobos.kernels.backend import cache_bound
+from phobos.printable import printable
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes, format_seconds
 
@@ -68,7 +69,7 @@ def _open_store(model: Model, folder: Folder | None) -> Store | None:
 def describe_progress(progress: LoadProgress) -> str:
     """`compiling kernels 43%: matmul_q4_k`."""
     text = f"{progress.stage} {progress.fraction:.0%}"
-    return f"{text}: {progress.detail}" if progress.detail else text
+    return printable(f"{text}: {progress.detail}") if progress.detail else text
 
 
 class LoadLine:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
-from phobos.tui.log import LogRing, printable
+from phobos.printable import printable
+from phobos.tui.log import LogRing
 
 
 def record(message: str, *values: object, exc_info: object = None) -> logging.LogRecord:

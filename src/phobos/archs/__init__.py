@@ -40,6 +40,7 @@ from phobos.archs import (
 )
 from phobos.errors import UnsupportedModelError
 from phobos.gguf.reader import GGUF
+from phobos.program.checks import check_program
 from phobos.program.embedding import end_at_states, read_pooling
 from phobos.program.steps import Program
 
@@ -105,6 +106,19 @@ def _is_harmless(gguf: GGUF, name: str) -> bool:
     return HARMLESS.fullmatch(name) is not None or (unread is not None and unread.fullmatch(name) is not None)
 
 
+def _check_vocabulary(gguf: GGUF) -> None:
+    """Every token has a row in the embedding; rows more than tokens are padding."""
+    shape, key = gguf.tensors["token_embd.weight"].shape, "tokenizer.ggml.tokens"
+    listed = gguf.metadata.preview(key, 0) if key in gguf.metadata else None
+    if len(shape) != 2:
+        raise UnsupportedModelError(f"tensor token_embd.weight has shape {shape} and is no matrix: fetch a sound copy")
+    if listed is not None and listed[1] > shape[0]:
+        raise UnsupportedModelError(
+            f"the vocabulary has {listed[1]} tokens and the embedding rows for {shape[0]}: fetch a sound conversion of "
+            "the model"
+        )
+
+
 def build_program(gguf: GGUF) -> Program:
     """The program of a file's model; `UnsupportedModelError` names what is missing, or what the file has and no step
     uses."""
@@ -115,8 +129,10 @@ def build_program(gguf: GGUF) -> Program:
         )
     if "token_embd.weight" not in gguf.tensors:
         raise UnsupportedModelError("the file has no tensor token_embd.weight: it holds a vocabulary, not a model")
+    _check_vocabulary(gguf)
     pooling = read_pooling(gguf)
     program = build(gguf)
+    check_program(program, gguf.tensors, gguf.architecture)
     used = set(program.weights())
     unknown = next((name for name in gguf.tensors if name not in used and not _is_harmless(gguf, name)), None)
     if unknown is not None:

@@ -14,7 +14,7 @@ from phobos.program.blocks import Heads, attend, attention_out, gated_mlp, outpu
 from phobos.program.builder import ProgramBuilder
 from phobos.program.experts import mixture, read_mixture
 from phobos.program.latent import Latent, attend_latent, project_plain
-from phobos.program.shape import read_shape
+from phobos.program.shape import read_rotated, read_shape
 from phobos.program.steps import Program
 
 
@@ -31,7 +31,7 @@ def read_latent(gguf: GGUF) -> Latent:
         kv_rank=gguf.get_int(f"{a}.attention.kv_lora_rank"),
         k_dim=k_dim,
         v_dim=gguf.get_int(f"{a}.attention.value_length_mla", gguf.get_int(f"{a}.attention.value_length")),
-        n_rot=gguf.get_int(f"{a}.rope.dimension_count"),
+        n_rot=read_rotated(gguf, k_dim),
         scale=growth * growth / math.sqrt(k_dim),
         style="normal",
     )

@@ -11,7 +11,7 @@ from phobos.program.blocks import attention_out, output_weight
 from phobos.program.builder import ProgramBuilder
 from phobos.program.gemma import SharedCaches, gate_layer_input, layer_inputs
 from phobos.program.rope import plain_frequencies
-from phobos.program.shape import Shape, read_shape
+from phobos.program.shape import Shape, each_block, read_shape
 from phobos.program.steps import Buffer, HeadMatMul, MatchLength, Mix, Program, Sparsify, Splice
 
 N_OWN, PERIOD = 20, 5  # blocks with caches of their own, and every how manieth sees all positions, unless files tell
@@ -21,17 +21,18 @@ N_SPARSE, SPARSITY = 10, 1.6448533535  # of a normal distribution this leaves th
 def build(gguf: GGUF) -> Program:
     """The forward pass."""
     p, s = ProgramBuilder(gguf), read_shape(gguf, scale=1.0)
-    heads, n_streams = replace(s.heads, scale=1.0), gguf.tensors["altup_proj.weight"].shape[0] + 1
-    width = gguf.tensors["per_layer_proj_norm.weight"].shape[0]
-    theta = gguf.get_float("gemma3n.rope.freq_base_swa", 10000.0)
-    near = p.rope_table("window_rope", tuple(float(f) for f in plain_frequencies(heads.k_dim, theta)))
+    heads, n_streams = replace(s.heads, scale=1.0), p.rows_of("altup_proj.weight") + 1
+    width = p.rows_of("per_layer_proj_norm.weight")
+    theta, n_rot = gguf.get_float("gemma3n.rope.freq_base_swa", 10000.0), 2 * len(s.rope.frequencies)
+    near = p.rope_table("window_rope", tuple(float(f) for f in plain_frequencies(n_rot, theta)))
     full = p.rope_table("rope", s.rope.frequencies, s.rope.magnitude)
-    windowed = gguf.get_bools("gemma3n.attention.sliding_window_pattern", [])
-    windowed = windowed or [(i + 1) % PERIOD != 0 for i in range(s.n_layers)]
-    n_shared = gguf.get_int("gemma3n.attention.shared_kv_layers", s.n_layers - N_OWN)
+    pattern, sparsity = "attention.sliding_window_pattern", "activation_sparsity_scale"
+    wanted = gguf.get_bools(f"gemma3n.{pattern}", []) or [(i + 1) % PERIOD != 0 for i in range(s.n_layers)]
+    windowed = each_block(gguf, pattern, wanted, s.n_layers)
+    n_shared = gguf.get_int("gemma3n.attention.shared_kv_layers", max(0, s.n_layers - N_OWN))
     caches = SharedCaches(p, s.n_layers - n_shared, s.eps)
-    scales = gguf.get_floats("gemma3n.activation_sparsity_scale", [])
-    scales = scales or [SPARSITY if i < N_SPARSE else 0.0 for i in range(s.n_layers)]
+    shares = gguf.get_floats(f"gemma3n.{sparsity}", []) or [SPARSITY * (i < N_SPARSE) for i in range(s.n_layers)]
+    scales = each_block(gguf, sparsity, shares, s.n_layers)
     x = p.embed("x", "token_embd.weight", s.n_vocab, s.n_embd, scale=s.n_embd**0.5)
     inputs = layer_inputs(p, x, s, width)
     streams = spread(p, x, n_streams)
@@ -95,13 +96,13 @@ def gather(p: ProgramBuilder, streams: Buffer, s: Shape, n: int) -> Buffer:
 def route(p: ProgramBuilder, i: int, x: Buffer, s: Shape) -> Buffer:
     """What coefficients are made of: a few values of x between -1 and 1."""
     h = p.norm("routed", x, f"blk.{i}.altup_router_norm.weight", s.eps)
-    n = p.gguf.tensors["altup_proj.weight"].shape[0] + 1
+    n = p.rows_of("altup_proj.weight") + 1
     return p.tanh(p.matmul("route", h, f"blk.{i}.altup_router.weight", n, scale=1 / s.n_embd))
 
 
 def narrow_path(p: ProgramBuilder, i: int, h: Buffer, s: Shape) -> Buffer:
     """h plus what two matrices through a narrow vector make of it."""
-    rank = p.gguf.tensors[f"blk.{i}.laurel_l.weight"].shape[0]
+    rank = p.rows_of(f"blk.{i}.laurel_l.weight")
     low = p.matmul("laurel_low", h, f"blk.{i}.laurel_l.weight", rank)
     y = p.matmul("laurel", low, f"blk.{i}.laurel_r.weight", s.n_embd)
     return p.norm("side", y, f"blk.{i}.laurel_post_norm.weight", s.eps, residual=h)

@@ -12,7 +12,7 @@ from phobos.program.builder import ProgramBuilder
 from phobos.program.experts import Mixture, read_mixture, routed
 from phobos.program.gemma import SharedCaches, gate_layer_input, layer_inputs
 from phobos.program.rope import plain_frequencies
-from phobos.program.shape import Shape, read_shape
+from phobos.program.shape import Shape, each_block, read_rotated, read_shape
 from phobos.program.steps import Buffer, Program
 
 WINDOW_THETA = 10000.0
@@ -36,24 +36,21 @@ class Config:
     def from_gguf(cls, gguf: GGUF) -> Config:
         """Read the metadata; a single number stands for all blocks."""
         n = gguf.get_int("gemma4.block_count")
-
-        def each(values: list[int]) -> list[int]:
-            return values * n if len(values) == 1 else values
-
+        pattern, counts, widths = "attention.sliding_window_pattern", "attention.head_count_kv", "feed_forward_length"
         shape = read_shape(gguf, n_kv_heads=1, n_ff=0)
-        windowed = tuple(gguf.get_bools("gemma4.attention.sliding_window_pattern"))
-        kv_heads = each(gguf.get_ints("gemma4.attention.head_count_kv"))
+        windowed = each_block(gguf, pattern, gguf.get_bools(f"gemma4.{pattern}"), n)
+        kv_heads = each_block(gguf, counts, gguf.get_ints(f"gemma4.{counts}"), n)
         window_dim = gguf.get_int("gemma4.attention.key_length_swa", shape.heads.k_dim)
         dims = [window_dim if is_windowed else shape.heads.k_dim for is_windowed in windowed]
-        n_rot = gguf.get_int("gemma4.rope.dimension_count_swa", window_dim)
+        n_rot = read_rotated(gguf, window_dim, "rope.dimension_count_swa")
         theta = gguf.get_float("gemma4.rope.freq_base_swa", WINDOW_THETA)
         return cls(
             shape=shape,
             heads=tuple(Heads(shape.heads.n_heads, kv, d, d, 1.0) for kv, d in zip(kv_heads, dims, strict=True)),
             is_windowed=windowed,
-            n_ff=tuple(each(gguf.get_ints("gemma4.feed_forward_length"))),
+            n_ff=each_block(gguf, widths, gguf.get_ints(f"gemma4.{widths}"), n),
             window_frequencies=tuple(float(f) for f in plain_frequencies(n_rot, theta)),
-            n_own=n - gguf.get_int("gemma4.attention.shared_kv_layers", 0),
+            n_own=n - gguf.get_int("gemma4.attention.shared_kv_layers", 0),  # `SharedCaches` holds it against the rest
             n_per_layer=gguf.get_int("gemma4.embedding_length_per_layer_input", 0),
             experts=read_mixture(gguf) if gguf.get_int("gemma4.expert_count", 0) > 0 else None,
         )

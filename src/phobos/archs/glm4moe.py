@@ -7,7 +7,7 @@ from phobos.gguf.reader import GGUF
 from phobos.program.blocks import attention, attention_out, gated_mlp, output_weight
 from phobos.program.builder import ProgramBuilder
 from phobos.program.experts import mixture, read_mixture
-from phobos.program.shape import read_shape
+from phobos.program.shape import count_blocks, read_shape
 from phobos.program.steps import Program
 
 
@@ -17,7 +17,7 @@ def build(gguf: GGUF) -> Program:
     experts = read_mixture(gguf, gating="sigmoid", is_normalized=False)
     x = p.embed("x", "token_embd.weight", c.n_vocab, c.n_embd)
     table = p.rope_table("rope", c.rope.frequencies, c.rope.magnitude)
-    for i in range(c.n_layers - gguf.get_int("glm4moe.nextn_predict_layers", 0)):
+    for i in range(count_blocks(gguf, c.n_layers)):
         h = p.norm("h", x, f"blk.{i}.attn_norm.weight", c.eps)
         attended = attention(p, i, h, c.heads, table, style="neox", eps=c.eps)
         x = attention_out(p, i, attended, "x", c.n_embd, residual=x)

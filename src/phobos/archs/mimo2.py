@@ -10,7 +10,7 @@ from phobos.program.blocks import attention, attention_out, gated_mlp, output_we
 from phobos.program.builder import ProgramBuilder
 from phobos.program.experts import mixture, read_mixture
 from phobos.program.rope import plain_frequencies
-from phobos.program.shape import read_shape
+from phobos.program.shape import count_blocks, each_block, read_rotated, read_shape
 from phobos.program.steps import Program
 
 
@@ -18,16 +18,16 @@ def build(gguf: GGUF) -> Program:
     """The forward pass. A block without a router is dense."""
     p, c = ProgramBuilder(gguf), read_shape(gguf)
     experts = read_mixture(gguf, gating="sigmoid")
-    windowed = gguf.get_bools("mimo2.attention.sliding_window_pattern")
-    kv_heads = gguf.get_ints("mimo2.attention.head_count_kv")
-    kv_heads = kv_heads * c.n_layers if len(kv_heads) == 1 else kv_heads
+    pattern, counts = "attention.sliding_window_pattern", "attention.head_count_kv"
+    windowed = each_block(gguf, pattern, gguf.get_bools(f"mimo2.{pattern}"), c.n_layers)
+    kv_heads = each_block(gguf, counts, gguf.get_ints(f"mimo2.{counts}"), c.n_layers)
     scale = gguf.get_float("mimo2.attention.value_scale", 1.0)
     theta = gguf.get_float("mimo2.rope.freq_base_swa", gguf.get_float("mimo2.rope.freq_base", 10000.0))
-    n_rot = gguf.get_int("mimo2.rope.dimension_count", c.heads.k_dim)
+    n_rot = read_rotated(gguf, c.heads.k_dim)
     x = p.embed("x", "token_embd.weight", c.n_vocab, c.n_embd)
     full = p.rope_table("rope", c.rope.frequencies, c.rope.magnitude)
     near = p.rope_table("window_rope", tuple(float(f) for f in plain_frequencies(n_rot, theta)))
-    for i in range(c.n_layers - gguf.get_int("mimo2.nextn_predict_layers", 0)):
+    for i in range(count_blocks(gguf, c.n_layers)):
         h = p.norm("h", x, f"blk.{i}.attn_norm.weight", c.eps)
         heads = replace(c.heads, n_kv_heads=kv_heads[i])
         table, window, tag = (near, c.window, "_windowed") if windowed[i] else (full, 0, "_full")

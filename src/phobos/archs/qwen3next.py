@@ -9,7 +9,7 @@ from phobos.program.blocks import attention_out, gated_mlp, output_weight
 from phobos.program.builder import ProgramBuilder
 from phobos.program.experts import mixture, read_mixture
 from phobos.program.recurrent import Recurrence, gated_attention, gated_delta, read_recurrence, short_conv
-from phobos.program.shape import read_shape
+from phobos.program.shape import count_blocks, read_shape
 from phobos.program.steps import Buffer, Program, Splice
 
 
@@ -20,7 +20,7 @@ def build(gguf: GGUF) -> Program:
     experts = read_mixture(gguf) if gguf.get_int(f"{a}.expert_count", 0) > 0 else None
     x = p.embed("x", "token_embd.weight", c.n_vocab, c.n_embd)
     table = p.rope_table("rope", c.rope.frequencies, c.rope.magnitude)
-    for i in range(c.n_layers - gguf.get_int(f"{a}.nextn_predict_layers", 0)):
+    for i in range(count_blocks(gguf, c.n_layers)):
         h = p.norm("h", x, f"blk.{i}.attn_norm.weight", c.eps)
         if p.has(f"blk.{i}.ssm_conv1d.weight"):
             x = p.matmul("x", delta_net(p, i, h, r, c.eps), f"blk.{i}.ssm_out.weight", c.n_embd, residual=x)

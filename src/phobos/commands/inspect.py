@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ from phobos.commands.completion import complete_model
 from phobos.commands.flags import flag, with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.options import GENERAL_FLAGS, JSON_FLAG
+from phobos.printable import clean
 from phobos.sizes import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ def command(file: str, tensors: bool, template: bool, as_json: bool, **general: 
     if as_json:
         print_json(report)
     elif template:
-        print(report.template or "", end="" if (report.template or "\n").endswith("\n") else "\n")
+        text = report.template or ""
+        print(clean(text) if sys.stdout.isatty() else text, end="" if (text or "\n").endswith("\n") else "\n")
     else:
         _print(report, all_tensors=tensors)
     return 0

@@ -66,7 +66,8 @@ def read_row(model: library.LocalModel) -> Row:
     try:
         with open_gguf(model.path) as gguf:
             arch = gguf.architecture
-            n_ctx = gguf.get_int(f"{arch}.context_length", 0) or None
+            key = f"{arch}.context_length"
+            n_ctx = gguf.get_int(key) if key in gguf.metadata else None
             kinds, n_params = quantization_label(gguf), count_params(gguf)
     except PhobosError as error:
         return Row(model.name, model.path, model.n_bytes, model.n_shards, problem=str(error))

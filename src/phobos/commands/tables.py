@@ -9,12 +9,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from phobos.printable import printable
+
 PIPE_WIDTH = 1000
 
 
 def print_json(value: Any) -> None:
-    """One JSON object; frozen dataclasses become objects, paths text."""
-    print(json.dumps(value, default=_plain, ensure_ascii=False, indent=2))
+    """One JSON object; frozen dataclasses become objects, paths text. What cannot be printed is escaped."""
+    text = json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
+    print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def _plain(value: Any) -> Any:
@@ -37,7 +40,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     with console.capture() as capture:
         console.print(table)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
@@ -54,7 +57,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(Text(name), Text(value))
+        table.add_row(Text(printable(name)), Text(printable(value)))
     with console.capture() as capture:
         console.print(table)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))

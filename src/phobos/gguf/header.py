@@ -169,9 +169,14 @@ class _Parser:
             refuse(self.path, f"the name of a {what} is {n_bytes} bytes long: the file is damaged, download it again")
         start = self._take(n_bytes)
         try:
-            return str(self.data[start : self.position], "utf-8")
+            name = str(self.data[start : self.position], "utf-8")
         except UnicodeDecodeError:
-            refuse(self.path, f"the name of a {what} is not text: the file is damaged, download it again")
+            name = "\0"
+        if not name.isprintable():
+            refuse(
+                self.path, f"the name of a {what} is not text that can be shown: the file is damaged, download it again"
+            )
+        return name
 
     def _entry(self, key: str) -> Entry:
         kind = self._u32()

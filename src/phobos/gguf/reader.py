@@ -1,7 +1,8 @@
 """Opens GGUF files, versions 2 and 3, whole or split in parts.
 
 A file is mapped, never copied: a tensor's bytes are a view of the mapping, and the strings of the metadata are
-decoded only when they are asked for. Whatever is wrong with a file ends in one `FileError`.
+decoded only when they are asked for. Whatever is wrong with a file ends in one `FileError`. Numbers of the model (keys
+under the architecture's prefix) are compared with their ranges in `hyperparameters.py` as they are read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phobos.errors import FileError
+from phobos.gguf import hyperparameters
 from phobos.gguf.header import ARRAY, FIXED, STRING, Entry, Shard, TensorInfo, decode_array, parse_header, refuse
 
 __all__ = ["GGUF", "Metadata", "TensorInfo", "Value", "open_gguf"]
@@ -122,12 +124,14 @@ class GGUF:
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             self._wrong(key, "a whole number")
+        self._check_range(key, [value])
         return value
 
     def get_float(self, key: str, default: float | None = None) -> float:
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._wrong(key, "a number")
+        self._check_range(key, [value])
         return float(value)
 
     def get_bool(self, key: str, default: bool | None = None) -> bool:
@@ -147,6 +151,7 @@ class GGUF:
         value = self._list(key, default, "whole numbers")
         if not all(isinstance(item, int) and not isinstance(item, bool) for item in value):
             self._wrong(key, "a list of whole numbers")
+        self._check_range(key, value)
         return value
 
     def get_floats(self, key: str, default: list[float] | None = None) -> list[float]:
@@ -154,6 +159,7 @@ class GGUF:
         value = self._list(key, default, "numbers")
         if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in value):
             self._wrong(key, "a list of numbers")
+        self._check_range(key, value)
         return [float(item) for item in value]
 
     def get_bools(self, key: str, default: list[bool] | None = None) -> list[bool]:
@@ -183,6 +189,19 @@ class GGUF:
         if default is None:
             raise FileError(f"{self.paths[0].name} lacks the metadata key {key!r}: fetch a newer conversion")
         return default
+
+    def _check_range(self, key: str, values: list[Any]) -> None:
+        """Refuse numbers of the model outside the range of their key, defaults included."""
+        architecture = self.metadata.get("general.architecture")
+        if not isinstance(architecture, str) or not key.startswith(f"{architecture}."):
+            return
+        allowed = hyperparameters.allowed(key, architecture)
+        wrong = next((value for value in values if not allowed.holds(value)), None)
+        if wrong is not None:
+            refuse(
+                self.paths[0],
+                f"{key} is {wrong}, where Phobos takes numbers {allowed.describe()}: fetch a sound conversion",
+            )
 
     def _wrong(self, key: str, expected: str) -> NoReturn:
         refuse(self.paths[0], f"the value of {key!r} is not {expected}: fetch a newer conversion of the model")

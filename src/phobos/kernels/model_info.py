@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from phobos.counters import ModelInfo
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import Backend, cache_bound
+from phobos.printable import printable
 from phobos.program.steps import Attention, GatedDelta, Program, SelectiveScan, ShortConv
 
 SHOWN_NAMES = 8  # tensors a warning names
@@ -99,7 +100,7 @@ def describe_model(gguf: GGUF, program: Program, backend: Backend) -> ModelInfo:
     name = gguf.metadata.get("general.name")
     held, kinds = backend.memory(), layer_kinds(program)
     return ModelInfo(
-        name=name if isinstance(name, str) and name.strip() else gguf.paths[0].stem,
+        name=printable(name if isinstance(name, str) and name.strip() else gguf.paths[0].stem),
         architecture=gguf.architecture,
         quantization=quantization_label(gguf),
         n_params=sum(math.prod(tensor.shape) for tensor in gguf.tensors.values()),

@@ -47,7 +47,10 @@ class ProgramBuilder:
         wanted = Buffer(name, width, per_output)
         have = self._buffers.setdefault(name, wanted)
         if have != wanted:
-            raise ValueError(f"buffer {name} is {have}, not {wanted}")
+            raise UnsupportedModelError(
+                f"blocks of this file need {name} of {have.width} and of {wanted.width} values: this variant of "
+                f"{self.gguf.architecture} is not supported"
+            )
         return have
 
     def has(self, name: str) -> bool:
@@ -58,16 +61,26 @@ class ProgramBuilder:
         """The name, once the file is known to hold it with that shape."""
         info = self.gguf.tensors.get(name)
         if info is None:
-            raise UnsupportedModelError(
-                f"the file has no tensor {name}, which the {self.gguf.architecture} architecture needs: "
-                "the file is incomplete or of a variant Phobos does not know"
-            )
+            raise self._missing(name)
         if tuple(info.shape) != shape:
             raise UnsupportedModelError(
                 f"tensor {name} has shape {tuple(info.shape)} where {shape} is expected: "
                 f"this variant of {self.gguf.architecture} is not supported"
             )
         return name
+
+    def _missing(self, name: str) -> UnsupportedModelError:
+        return UnsupportedModelError(
+            f"the file has no tensor {name}, which the {self.gguf.architecture} architecture needs: "
+            "the file is incomplete or of a variant Phobos does not know"
+        )
+
+    def rows_of(self, name: str) -> int:
+        """The length of a tensor's slowest axis, where the file says by it how large something is."""
+        info = self.gguf.tensors.get(name)
+        if info is None:
+            raise self._missing(name)
+        return info.shape[0] if info.shape else 1
 
     def flat_weight(self, name: str, *shape: int) -> str:
         """Like `weight`; axes of length 1, which files write or leave out, do not count."""

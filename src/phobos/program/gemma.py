@@ -3,6 +3,7 @@ earlier ones. Source: Gemma Team 2025 and 2026."""
 
 from __future__ import annotations
 
+from phobos.errors import UnsupportedModelError
 from phobos.program.blocks import Heads
 from phobos.program.builder import ProgramBuilder
 from phobos.program.shape import Shape
@@ -33,6 +34,11 @@ class SharedCaches:
     Values are normed; keys stand in for values where a block has no matrix for them."""
 
     def __init__(self, p: ProgramBuilder, n_own: int, eps: float) -> None:
+        if n_own < 2:
+            raise UnsupportedModelError(
+                f"the file leaves {max(0, n_own)} blocks a cache of their own, where others read a windowed and a full "
+                "one: fetch a sound conversion of the model"
+            )
         self._p = p
         self._n_own = n_own
         self._eps = eps

@@ -16,6 +16,7 @@ from phobos.gguf.quants import TABLE
 from phobos.gguf.reader import GGUF
 
 BETA_FAST, BETA_SLOW = 32.0, 1.0
+SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e9  # frequencies are divided by
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,15 @@ def read_rope(gguf: GGUF, n_rot: int, *, default_theta: float = 10000.0) -> Rope
     plain = plain_frequencies(n_rot, theta)
     kind = gguf.get_str(f"{arch}.rope.scaling.type", "none")
     # Files made before the scaling keys carry one linear factor.
-    factor = gguf.get_float(f"{arch}.rope.scaling.factor", gguf.get_float(f"{arch}.rope.scale_linear", 1.0))
+    linear = gguf.get_float(f"{arch}.rope.scale_linear", 0.0)
+    factor = gguf.get_float(f"{arch}.rope.scaling.factor", linear or 1.0)
     if "rope_freqs.weight" in gguf.tensors:
         plain = plain / _factors(gguf, "rope_freqs.weight", n_rot)
     if "rope_factors_long.weight" in gguf.tensors:
         return _long_rope(gguf, plain, n_rot, factor)
     match kind:
         case "none":
-            scaled = plain / factor if gguf.get_float(f"{arch}.rope.scale_linear", 0.0) > 0 else plain
+            scaled = plain / factor if linear > 0 else plain
             return Rope(tuple(float(f) for f in scaled), 1.0)
         case "linear":
             return Rope(tuple(float(f) for f in plain / factor), 1.0)
@@ -61,7 +63,13 @@ def _factors(gguf: GGUF, name: str, n_rot: int) -> np.ndarray:
     info = gguf.tensors[name]
     if info.shape != (n_rot // 2,):
         raise UnsupportedModelError(f"tensor {name} has shape {info.shape} where {(n_rot // 2,)} is expected")
-    return TABLE[info.type].dequantize(gguf.data(name)).astype(np.float64)
+    factors = TABLE[info.type].dequantize(gguf.data(name)).astype(np.float64)
+    if not ((factors >= SMALLEST_FACTOR) & (factors <= LARGEST_FACTOR)).all():
+        raise UnsupportedModelError(
+            f"tensor {name} holds values outside {SMALLEST_FACTOR:g} to {LARGEST_FACTOR:g}: fetch a sound copy of the "
+            "model"
+        )
+    return factors
 
 
 def _long_rope(gguf: GGUF, plain: np.ndarray, n_rot: int, factor: float) -> Rope:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from phobos.errors import UnsupportedModelError
 from phobos.gguf.reader import GGUF
 from phobos.program.blocks import Heads
 from phobos.program.rope import Rope, read_rope
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,39 @@ def read_shape(
             gguf.get_int(f"{a}.attention.value_length", k_dim),
             file_scale or scale or k_dim**-0.5,
         ),
-        rope=read_rope(gguf, gguf.get_int(f"{a}.rope.dimension_count", k_dim), default_theta=theta),
+        rope=read_rope(gguf, read_rotated(gguf, k_dim), default_theta=theta),
         window=gguf.get_int(f"{a}.attention.sliding_window", 0),
     )
+
+
+def read_rotated(gguf: GGUF, k_dim: int, key: str = "rope.dimension_count", default: int | None = None) -> int:
+    """How many of a head's `k_dim` values are rotated: an even number, and no more than there are. Files that do not
+    say rotate `default`, else all of them."""
+    n_rot = gguf.get_int(f"{gguf.architecture}.{key}", k_dim if default is None else default)
+    if n_rot % 2 or n_rot > k_dim:
+        raise UnsupportedModelError(
+            f"{gguf.architecture}.{key} is {n_rot} where heads have {k_dim} values: it must be even and no more than "
+            "that, so fetch a sound conversion of the model"
+        )
+    return n_rot
+
+
+def each_block(gguf: GGUF, key: str, values: Sequence[T], n_layers: int) -> tuple[T, ...]:
+    """A value for each of `n_layers` blocks of what `key` gave; a single one stands for all."""
+    if len(values) == 1:
+        return (values[0],) * n_layers
+    if len(values) != n_layers:
+        raise UnsupportedModelError(
+            f"{gguf.architecture}.{key} has {len(values)} values for {n_layers} blocks: fetch a sound conversion"
+        )
+    return tuple(values)
+
+
+def count_blocks(gguf: GGUF, n_layers: int) -> int:
+    """Blocks without those at the end that only draft tokens."""
+    n_drafts = gguf.get_int(f"{gguf.architecture}.nextn_predict_layers", 0)
+    if n_drafts >= n_layers:
+        raise UnsupportedModelError(
+            f"the file says that {n_drafts} of its {n_layers} blocks draft tokens: fetch a sound conversion"
+        )
+    return n_layers - n_drafts

@@ -19,11 +19,12 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
+from phobos.printable import clean
+
 CODE_INDENT = 2
 _LIST_OPENS = ("bullet_list_open", "ordered_list_open")
 # A last line of marks alone may still become anything: it waits for the next letters.
 _MARKS = re.compile(r"\n[ \t]*(?:[-=*_#>|+~`]{1,3}|\d{1,3}[.)]?)[ \t]*\Z")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,6 @@ def take_finished(text: str) -> tuple[list[Block], str]:
 def drawable(text: str) -> str:
     """An unfinished block without a last line that is not clear yet."""
     return _MARKS.sub("", text)
-
-
-def clean(text: str) -> str:
-    """The text without anything that would command the terminal; tabs and line breaks stay."""
-    return _CONTROL.sub(lambda found: "" if found[0] == "\r" else "\N{REPLACEMENT CHARACTER}", text)
 
 
 class LeftHeading(Heading):

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phobos.errors import FileError, UsageError
-from phobos.repl.blocks import clean
+from phobos.printable import clean
 from phobos.repl.desk import Desk, Draft
 from phobos.repl.knobs import KNOBS, set_knob, show_value
 from phobos.repl.terminal import copy_text

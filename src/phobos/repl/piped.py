@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from phobos.errors import UsageError
-from phobos.repl.blocks import clean
+from phobos.printable import clean
 from phobos.repl.commands import COMMANDS, parse_command, run_command
 from phobos.repl.desk import Desk
 from phobos.repl.exchange import Answer

@@ -14,7 +14,8 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from phobos.repl.blocks import Block, BlockPrinter, clean, drawable, split_blocks, take_finished
+from phobos.printable import clean
+from phobos.repl.blocks import Block, BlockPrinter, drawable, split_blocks, take_finished
 from phobos.repl.exchange import Answer
 from phobos.repl.painter import Painter
 from phobos.sizes import format_seconds

@@ -13,6 +13,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from phobos.printable import printable
+
 
 @dataclass(frozen=True)
 class LogLine:
@@ -70,9 +72,3 @@ class LogRing(logging.Handler):
         """The newest `n_lines`, oldest first."""
         with self._guard:
             return tuple(self._lines)[-n_lines:] if n_lines else ()
-
-
-def printable(text: str) -> str:
-    """`text` without escape sequences' and other control characters: they would move the cursor."""
-    text = text.expandtabs(4)
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 
 from phobos.counters import LoadProgress
+from phobos.printable import printable
 from phobos.tui.format import seconds_text, share_text, whole_text
 from phobos.tui.lines import Lines
 from phobos.tui.panels.panel import Panel, pair
@@ -42,7 +43,9 @@ class LoadingPanel(Panel):
 
 def _stage(load: LoadProgress, width: int, palette: Palette) -> Content:
     stage = Content.styled(load.stage, f"bold {palette.text}")
-    detail = Content.styled(load.detail, palette.dim).truncate(max(0, width - stage.cell_length - 2), ellipsis=True)
+    detail = Content.styled(printable(load.detail), palette.dim).truncate(
+        max(0, width - stage.cell_length - 2), ellipsis=True
+    )
     return Content.assemble(stage, " " * max(1, width - stage.cell_length - detail.cell_length), detail)
 
 
