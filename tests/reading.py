@@ -57,9 +57,16 @@ def count(pieces: Iterable[Content | Consumed]) -> int:
     return sum(len(piece.text) if isinstance(piece, Content) else piece.n_chars for piece in pieces)
 
 
-def read(dialect: Dialect, tools: Sequence[ToolSpec], cuts: Iterable[str], *, in_reasoning: bool = False) -> Answer:
+def read(
+    dialect: Dialect,
+    tools: Sequence[ToolSpec],
+    cuts: Iterable[str],
+    *,
+    in_reasoning: bool = False,
+    max_bare_calls: int = 0,
+) -> Answer:
     """The answer that comes of text in these cuts; every character must be accounted for."""
-    scanner = Scanner(dialect, tools, in_reasoning=in_reasoning)
+    scanner = Scanner(dialect, tools, in_reasoning=in_reasoning, max_bare_calls=max_bare_calls)
     pieces: list[Content | Consumed] = []
     n_chars = 0
     for cut in cuts:

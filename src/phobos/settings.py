@@ -47,6 +47,7 @@ class EngineSettings:
     archive_bytes: int | None = None  # conversations that gave way
     slot_save_path: Path | None = None  # where they outlive the server
     chat_template: str | None = None
+    bare_calls: bool = True  # an answer that is nothing but JSON calls of offered tools is these calls
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 

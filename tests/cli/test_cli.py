@@ -169,15 +169,15 @@ def test_flag_defaults_are_the_settings_defaults(default_values: dict[str, Any])
 
 def test_every_flag_reaches_its_setting(seen: Seen) -> None:
     args = (
-        "-c 512 -t 3 -np 4 -b 64 -ctk f16 -ctv q8_0 --no-prefix-cache --chat-template {{t}} --backend reference "
-        "-n 7 --temp 0.5 --top-k 3 --top-p 0.4 --min-p 0.1 --typical 0.2 --presence-penalty 0.3 "
+        "-c 512 -t 3 -np 4 -b 64 -ctk f16 -ctv q8_0 --no-prefix-cache --no-bare-calls --chat-template {{t}} "
+        "--backend reference -n 7 --temp 0.5 --top-k 3 --top-p 0.4 --min-p 0.1 --typical 0.2 --presence-penalty 0.3 "
         "--frequency-penalty -0.3 --repeat-penalty 1.1 -s 42 hello"
     )
     assert cli.main(args.split()) == 0
     sampling = SamplingDefaults(0.5, 3, 0.4, 0.1, 0.2, 0.3, -0.3, 1.1, 42, 7)
     expected = EngineSettings(
         Path("m"), "reference", n_threads=3, n_ctx=512, n_slots=4, chunk_rows=64, cache_type_k="f16",
-        cache_type_v="q8_0", prefix_cache=False, chat_template="{{t}}", sampling=sampling,
+        cache_type_v="q8_0", prefix_cache=False, chat_template="{{t}}", bare_calls=False, sampling=sampling,
     )  # fmt: skip
     assert options.read_engine(seen.values, Path("m")) == expected
 

@@ -48,11 +48,16 @@ class Desk:
     """A running engine with a chat template."""
 
     def __init__(
-        self, script: Callable[[tuple[int, ...]], int | None] | None, source: str = SOURCE, **settings: Any
+        self,
+        script: Callable[[tuple[int, ...]], int | None] | None,
+        source: str = SOURCE,
+        *,
+        bare_calls: bool = True,
+        **settings: Any,
     ) -> None:
         self.tokenizer = Words(PIECES)
         self.backend = ScriptedBackend(self.tokenizer.n_vocab, n_ctx=2048, max_rows=512, script=script)
-        answers, template = choose_answers(ChatTemplate(source), self.tokenizer)  # type: ignore[arg-type]
+        answers, template = choose_answers(ChatTemplate(source), self.tokenizer, bare_calls=bare_calls)  # type: ignore[arg-type]
         assert isinstance(answers, Answers)
         fields: dict[str, Any] = {"answers": answers, "template": template, "supports_thinking": True, **settings}
         self.model = make_model(self.tokenizer, self.backend, **fields)
@@ -142,6 +147,42 @@ def test_two_calls_have_their_own_indexes_and_ids(desk: Callable[..., Desk]) -> 
     assert calls_of(events) == [(0, "get_weather", '{"city": "Münster"}'), (1, "get_weather", '{"city": "Bonn"}')]
     assert text_of(events) == "Well." and events[-1].reason == "tool_calls"
     assert sum(isinstance(event, ToolCallDelta) for event in events) > 10  # as they are written
+
+
+BARE = '```json\n{\n  "name": "get_weather",\n  "arguments": {"city": "Bonn"}\n}\n```'
+
+
+def test_an_answer_that_is_only_a_call_in_json_is_that_call(desk: Callable[..., Desk]) -> None:
+    events = desk(say(BARE)).ask(tools=(WEATHER, PING))
+    assert calls_of(events) == [(0, "get_weather", '{"city": "Bonn"}')]
+    assert text_of(events) == "" and events[-1].reason == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": (PING,)},
+        {"tools": (WEATHER,), "tool_choice": ToolChoice("none")},
+        {"tools": (WEATHER,), "max_tokens": len(BARE) - 12},
+        {"tools": (WEATHER, PING), "stop": ("\n```",)},
+    ],
+)
+def test_else_that_json_is_text(desk: Callable[..., Desk], fields: dict[str, Any]) -> None:
+    events = desk(say(BARE)).ask(**fields)
+    if "stop" in fields:  # it stands behind the whole call, which no stop string ends
+        assert calls_of(events) and text_of(events) == ""
+    else:
+        n_chars = fields.get("max_tokens", len(BARE))
+        assert not calls_of(events) and text_of(events) == BARE[:n_chars]
+
+
+def test_bare_calls_can_be_turned_off_and_do_not_answer_a_format(desk: Callable[..., Desk]) -> None:
+    engine = desk(say(BARE), bare_calls=False)
+    assert text_of(engine.ask(tools=(WEATHER,))) == BARE
+    shape = {"type": "object", "properties": {"name": {"const": "ping"}, "arguments": {"const": {}}}}
+    output = OutputFormat("json_schema", {**shape, "required": ["name", "arguments"]})
+    bare = '{"name": "ping", "arguments": {}}'
+    assert text_of(desk(say(bare)).ask(tools=(PING,), output=output)) == bare
 
 
 def test_under_auto_an_opened_call_must_be_valid(desk: Callable[..., Desk]) -> None:

@@ -67,6 +67,8 @@ ENGINE_FLAGS = [
     flag("--draft", "--model-draft", "-md", "draft", group=MODEL, metavar="MODEL", without="no draft model",
          help="A small model of the same family that guesses ahead; answers stay the same."),
     flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="FILE", help="A Jinja chat template to use."),
+    flag("--bare-calls/--no-bare-calls", group=MODEL, default=True,
+         help="Read an answer that is nothing but JSON with an offered tool's name and arguments as a call of it."),
     flag("--backend", group=MODEL, type=click.Choice(["cpu", "reference"]), default="cpu",
          help="What computes: compiled code, or plain NumPy (slow, for comparison)."),
     flag("--device", group=MODEL, default="auto", metavar="NAME",
@@ -206,6 +208,7 @@ def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:
         archive_bytes=values["cache_ram"],
         slot_save_path=values.get("slot_save_path"),
         chat_template=_read_template(values["chat_template"]),
+        bare_calls=values["bare_calls"],
         sampling=read_sampling(values) if "temp" in values else SamplingDefaults(),
     )
 

@@ -224,7 +224,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
             backend, info = open_backend(gguf, settings, progress)
             try:
                 tokenizer, template = words.result()
-                answers, template = choose_answers(template, tokenizer)
+                answers, template = choose_answers(template, tokenizer, bare_calls=settings.bare_calls)
                 sampling_kernels.result()
                 path = settings.draft_path
                 draft = None if path is None else open_draft(settings, path, backend.limits, progress)

@@ -4,6 +4,8 @@ Text arrives in pieces of any size; the outcome does not depend on how it was cu
 once, in order, as `Content` or `Consumed`. Held back is only what may yet be a marker: the beginning of one, the white
 space before it, and the head of a call until it is certain to be one. Text that turns out to be no call is content.
 
+Where bare calls are read (`forms/bare_calls.py`) an answer that may be nothing but such calls is held back too.
+
 Rules. A thinking block may be open from the prompt, or be opened by the model before its first text. All of a block
 that never closes is reasoning. A closing marker that stands in quotes, or in an open pair of backticks on its line, is
 one of the thoughts. White space beside a block and between calls belongs to the markers, as templates write it anew.
@@ -17,6 +19,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from phobos.chat.dialects.dialect import Dialect, Opening, Parse, Reasoning
+from phobos.chat.dialects.forms.bare_calls import FENCE, STARTS, read_bare_calls
 from phobos.chat.dialects.reader import MAX_HELD, Mismatch, Reader, n_suspect
 from phobos.chat.events import Event, ReasoningDelta, ToolCallDelta, ToolCallStart
 from phobos.chat.messages import ToolSpec
@@ -45,7 +48,7 @@ class Scanner:
 
     `is_certain`: what opened is held to be a call, so one that is cut off is no text. `shown_ids` are the control
     tokens whose spelling stands in the text it is given; calls get none of `used_ids`. `begun`: the prompt ended as the
-    dialect's `begins_in` says.
+    dialect's `begins_in` says. `max_bare_calls` is how many bare calls an answer may be; 0: they are text.
     `in_reasoning`: the next character is reasoning. `opening`: the call at hand, from the moment it opened.
     `answer_from`: the position at which the answer begins, behind the thinking block if there was one.
     """
@@ -59,6 +62,7 @@ class Scanner:
         begun: bool = True,
         used_ids: Collection[str] = (),
         shown_ids: frozenset[int] = frozenset(),
+        max_bare_calls: int = 0,
     ) -> None:
         self.shown_ids = shown_ids
         self.in_reasoning = in_reasoning
@@ -77,6 +81,8 @@ class Scanner:
         self._call: Parse[None] | None = None
         self._opener = ""
         self._held: int | None = None  # a call began here and is not certain
+        self._max_bare = max_bare_calls if tools else 0  # 0 from where the answer can no longer be bare calls
+        self._is_bare = False  # the call being read is one
         self._fresh = True  # no text of the answer yet
         self._skip_spaces = False  # white space here belongs to the marker before it
         self._after_call = False
@@ -172,9 +178,13 @@ class Scanner:
 
     def commit(self) -> None:
         """See `Turn`."""
-        if self._held is not None and self._reader.position - self._held > MAX_HELD:
+        if self._holds_too_much():
             raise Mismatch
         self._held = None
+
+    def _holds_too_much(self) -> bool:
+        """Whether more is held back than a call's head takes. Bare calls are held whole."""
+        return self._held is not None and not self._is_bare and self._reader.position - self._held > MAX_HELD
 
     def reason(self) -> None:
         """See `Turn`."""
@@ -194,8 +204,7 @@ class Scanner:
         except Mismatch:
             self._break_call()
         else:
-            too_long = self._held is not None and self._reader.position - self._held > MAX_HELD
-            if not too_long:
+            if not self._holds_too_much():
                 if self._held is None:
                     self._account()
                 return False
@@ -204,7 +213,7 @@ class Scanner:
 
     def _end_call(self) -> None:
         """The form has read its section."""
-        self._held, self._in_head = None, False
+        self._held, self._in_head, self._is_bare, self._max_bare = None, False, False, 0
         self._account()
         self._call = self.opening = None
         self._fresh = False
@@ -226,8 +235,9 @@ class Scanner:
         self._reader.seek(self._held)
         self._held = None
         self._account()
-        if self._in_head:
-            self._in_head = False
+        if self._in_head or self._is_bare:
+            self._in_head = self._is_bare = False
+            self._max_bare = 0
             return
         # The same opener must not be found again: give away its first character with the white space before it.
         spaces = len(self._reader.rest) - len(self._reader.rest.lstrip())
@@ -288,7 +298,13 @@ class Scanner:
                 return True
             if not self._reader.ended and marker.startswith(text):
                 return False
-        return None
+        if self._max_bare and text.startswith(STARTS):
+            self._held, self._is_bare = self._reader.position, True
+            # Nothing holds a bare call to its schema, as a strict tool's must be.
+            names = [tool.name for tool in self._tools.values() if not tool.strict]
+            self._call = read_bare_calls(self._reader, self, names, self._max_bare)
+            return True
+        return False if self._max_bare and not self._reader.ended and text in (FENCE[:1], FENCE[:2]) else None
 
     def _enter(self, marker: str) -> None:
         """Act on a marker, which stands next but for white space."""
@@ -387,6 +403,8 @@ class Scanner:
             self._pieces.append(Content(text))
             self._done = self._reader.position
             self._fresh &= not text.strip()
+            if not self._fresh:
+                self._max_bare = 0
             self._skip_spaces = self._after_call = False
 
     def _emit_reasoning(self, n_chars: int) -> None:

@@ -19,6 +19,7 @@ from phobos.engine.constrained.binding import Binding
 from phobos.engine.constrained.grammar import Grammars, Plan, offered_tools
 from phobos.gguf.tokenizer import Tokenizer
 
+MAX_BARE_CALLS = 64
 N_TAIL = 32  # tokens at a prompt's end in which an open thinking block shows
 
 
@@ -30,6 +31,7 @@ class ReadingPlan:
     in_reasoning: bool
     begun: bool
     used_ids: frozenset[str]
+    max_bare_calls: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class AnswerPlan:
             begun=reading.begun,
             used_ids=set(reading.used_ids),
             shown_ids=self.grammars.shown_ids,
+            max_bare_calls=reading.max_bare_calls,
         )
 
     def open_binding(self, scanner: Scanner | None) -> Binding | None:
@@ -66,10 +69,11 @@ class AnswerPlan:
 
 
 class Answers:
-    """See the module."""
+    """See the module. `bare_calls`: an answer that is nothing but calls as JSON is read as such."""
 
-    def __init__(self, tokenizer: Tokenizer, dialect: Dialect) -> None:
+    def __init__(self, tokenizer: Tokenizer, dialect: Dialect, *, bare_calls: bool = True) -> None:
         self.dialect = dialect
+        self._bare_calls = bare_calls
         self.grammars = Grammars(tokenizer, dialect)
         self._tokenizer = tokenizer
 
@@ -89,7 +93,15 @@ class Answers:
             in_reasoning=self._opens_reasoning(request, tokens),
             begun=self._tail(tokens, N_TAIL).endswith(self.dialect.begins_in),
             used_ids=frozenset(call.id for message in request.messages for call in message.tool_calls),
+            max_bare_calls=self._count_bare_calls(request),
         )
+
+    def _count_bare_calls(self, request: GenerationRequest) -> int:
+        """How many calls a free answer may be in no family's syntax; a bound one is written in the dialect's."""
+        is_free = request.tool_choice.kind == "auto" and request.output.kind == "text"
+        if not self._bare_calls or not is_free:
+            return 0
+        return MAX_BARE_CALLS if request.parallel_tool_calls else 1
 
     def _opens_reasoning(self, request: GenerationRequest, tokens: Sequence[int]) -> bool:
         """Whether the prompt ends inside a thinking block."""
@@ -104,10 +116,12 @@ class Answers:
         return self._tokenizer.decode(tokens[-n:], special=True, continues=True)
 
 
-def choose_answers(template: ChatTemplate | None, tokenizer: Tokenizer) -> tuple[Answers, ChatTemplate | None]:
+def choose_answers(
+    template: ChatTemplate | None, tokenizer: Tokenizer, *, bare_calls: bool = True
+) -> tuple[Answers, ChatTemplate | None]:
     """The answers of a model with this template, and the template as it is to be used: one whose way of writing calls
     no dialect knows is not shown tools, and they are asked for in the plain dialect's form."""
     if template is None:
-        return Answers(tokenizer, PLAIN), None
+        return Answers(tokenizer, PLAIN, bare_calls=bare_calls), None
     dialect, template = fit_dialect(template)
-    return Answers(tokenizer, dialect), template
+    return Answers(tokenizer, dialect, bare_calls=bare_calls), template

@@ -116,7 +116,7 @@ class JsonCalls:
         if not started:
             if name is None:
                 raise Mismatch
-            arguments = _as_object(early)
+            arguments = as_object(early)
             turn.start(name)
             turn.add(arguments)
 
@@ -183,12 +183,12 @@ def read_arguments(reader: Reader, turn: Turn, name: str, call_id: str | None = 
         turn.add(text)
         yield from copy_members(reader, turn.add, "}", 1)
         return
-    arguments = _as_object((yield from read_value(reader)))
+    arguments = as_object((yield from read_value(reader)))
     turn.start(name, call_id)
     turn.add(arguments)
 
 
-def _as_object(text: str | None) -> str:
+def as_object(text: str | None) -> str:
     """The JSON text of an object that a value stands for. Raises `Mismatch` where it stands for none."""
     value = json.loads(text or "null")
     if isinstance(value, str):
