@@ -24,9 +24,9 @@ def adjust(
     allowed: set[int] | None = None,
     prompt: Sequence[int] = (),
     answer: Sequence[int] = (),
-    repetition: float = 1.0,
-    presence: float = 0.0,
-    frequency: float = 0.0,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
 ) -> list[float]:
     """Bias, mask and penalties."""
     row = [-math.inf if math.isnan(x) else float(x) for x in logits]
@@ -36,10 +36,10 @@ def adjust(
         if allowed is not None and token not in allowed:
             row[token] = -math.inf
     for token in {*prompt, *answer}:
-        row[token] = row[token] / repetition if row[token] > 0 else row[token] * repetition
+        row[token] = row[token] / repetition_penalty if row[token] > 0 else row[token] * repetition_penalty
         count = list(answer).count(token)
         if count:
-            row[token] -= presence + frequency * count
+            row[token] -= presence_penalty + frequency_penalty * count
     return row
 
 

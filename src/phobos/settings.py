@@ -8,21 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from phobos.sampling_fields import SamplingValues
+
 
 @dataclass(frozen=True)
-class SamplingDefaults:
-    """The flags a request's missing sampling fields fall back to; `None` falls through to the model file, then to
-    0.8 / 40 / 0.95 / 0.05."""
+class SamplingDefaults(SamplingValues):
+    """The flags that a request's missing sampling fields fall back to; `None` falls through to the model file, then to
+    Phobos's own defaults (`sampling_fields`)."""
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
     max_tokens: int | None = None
 
 

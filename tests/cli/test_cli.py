@@ -224,7 +224,7 @@ def test_a_file_serves_every_command(models_folder: Path, tmp_path: Path, capsys
         ("ctx-sise = 1", "'ctx-sise', which is no flag: did you mean 'ctx-size'?"),
         ("ctx-size = 'many'", "'many' is not a whole number"),
         ("ctx-size = ", "is no TOML file"),
-        ("temp = 9", "not in the range"),
+        ("temp = 9", "it must be from 0 to 2"),
     ],
 )
 def test_wrong_files_say_what_is_wrong(
@@ -246,7 +246,7 @@ def test_wrong_files_say_what_is_wrong(
         (["--zzzzzz", "x"], "there is no flag --zzzzzz (see --help)"),
         (["--mmap", "x"], "there is no flag --mmap: weights are packed for this processor while they are read"),
         (["--no-mmap", "x"], "so a model runs from memory, never from its file; leave it out"),
-        (["--temp", "hot", "x"], "'hot' is not a number"),
+        (["--temp", "hot", "x"], "it must be a number, not 'hot'"),
         (["--threads", "0", "x"], "0 is not in the range x>=1"),
         (["--cache-type-k", "q9", "x"], "'q9' is not one of 'f16', 'q8_0'"),
         (["--max-body", "lots", "x"], "'lots' is not a size"),

@@ -23,7 +23,7 @@ from phobos.engine.capabilities import check_request
 from phobos.engine.model import Prepared
 from phobos.engine.sampler import resolve_sampling
 from phobos.errors import ContextLengthError, PhobosError, RequestError
-from phobos.settings import EngineSettings
+from phobos.settings import EngineSettings, SamplingDefaults
 
 Script = Callable[[GenerationRequest, tuple[int, ...], int], Iterator[Event | float]]
 
@@ -66,6 +66,7 @@ class ScriptedModel:
         default_factory=lambda: ModelInfo("scripted", "scripted", "F32", 1, 4096, 1, 258, "plain", 100, 100, 100)
     )
     settings: EngineSettings = field(default_factory=lambda: EngineSettings(Path("/secret/place/model.gguf")))
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     supports_tools: bool = True
     supports_grammar: bool = True
     supports_thinking: bool = True

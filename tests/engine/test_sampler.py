@@ -15,11 +15,11 @@ from phobos.settings import SamplingDefaults
 def test_a_field_falls_back_to_the_flag_then_the_file_then_phobos() -> None:
     flags = SamplingDefaults(top_k=7, temperature=0.0)
     file = SamplingDefaults(top_k=9, top_p=0.5, repetition_penalty=1.1)
-    sampling = resolve_sampling(SamplingParams(temperature=1.5), flags, file)
-    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (1.5, 7, 0.5, 0.05)
-    assert (sampling.repetition_penalty, sampling.typical_p, sampling.presence_penalty) == (1.1, 1.0, 0.0)
-    assert resolve_sampling(SamplingParams(), flags).temperature == 0.0
-    plain = resolve_sampling(SamplingParams())
+    chain = resolve_sampling(SamplingParams(temperature=1.5), flags, file).chain
+    assert (chain.temperature, chain.top_k, chain.top_p, chain.min_p) == (1.5, 7, 0.5, 0.05)
+    assert (chain.repetition_penalty, chain.typical_p, chain.presence_penalty) == (1.1, 1.0, 0.0)
+    assert resolve_sampling(SamplingParams(), flags).chain.temperature == 0.0
+    plain = resolve_sampling(SamplingParams()).chain
     assert (plain.temperature, plain.top_k, plain.top_p, plain.min_p) == (0.8, 40, 0.95, 0.05)
 
 

@@ -90,9 +90,9 @@ def test_adjustments_come_in_order(row: Any, data: st.DataObject) -> None:
     penalties = data.draw(
         st.fixed_dictionaries(
             {
-                "repetition": st.sampled_from([1.0, 1.25, 0.5]),
-                "presence": st.sampled_from([0.0, 0.625, -0.625]),
-                "frequency": st.sampled_from([0.0, 0.375]),
+                "repetition_penalty": st.sampled_from([1.0, 1.25, 0.5]),
+                "presence_penalty": st.sampled_from([0.0, 0.625, -0.625]),
+                "frequency_penalty": st.sampled_from([0.0, 0.375]),
             }
         )
     )

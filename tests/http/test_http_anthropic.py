@@ -288,7 +288,7 @@ def test_a_trailing_assistant_message_is_continued(serve):
         ({"system": 5}, "system"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"temperature": 9}, "temperature"),
-        ({"top_k": -1}, "top_k"),
+        ({"top_k": -2}, "top_k"),
         ({"tool_choice": {"type": "any"}}, "there are no tools"),
         ({"tool_choice": {"type": "tool", "name": "x"}}, "not among the tools"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),

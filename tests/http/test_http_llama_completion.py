@@ -98,7 +98,7 @@ def test_what_the_engine_is_asked(serve):
     }
     assert ask(server, **fields).status == 200
     (request,) = server.engine.submitted
-    assert request.sampling.logit_bias == {65: 2.5, 66: -100.0} and request.sampling.top_k == 0
+    assert request.sampling.logit_bias == {65: 2.5, 66: -100.0} and request.sampling.top_k == -1
     assert request.sampling.repetition_penalty == 1.1 and request.output.schema == {"type": "object"}
     assert request.cache_slot == 1 and not request.cache_prompt
     assert ask(server, logit_bias={"65": 1}, grammar='root ::= "a"', id_slot=-1).status == 200

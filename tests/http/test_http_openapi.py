@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from doubles.scripted_engine import with_slots
 from phobos.http.protocols.embeddings import EmbeddingFields, LlamaEmbeddingFields
 from phobos.http.protocols.openai import ChatFields, CompletionFields
+from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.routes import _TABLE
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is in the dev extra")
@@ -42,8 +43,8 @@ def test_every_route_is_described(description):
 
 
 def test_every_described_field_is_read(description):
-    assert properties_of(description, "ChatRequest") <= set(ChatFields.__struct_fields__)
-    assert properties_of(description, "CompletionRequest") <= set(CompletionFields.__struct_fields__)
+    assert properties_of(description, "ChatRequest") <= set(ChatFields.__struct_fields__) | SAMPLING.names
+    assert properties_of(description, "CompletionRequest") <= set(CompletionFields.__struct_fields__) | SAMPLING.names
     assert properties_of(description, "EmbeddingRequest") == set(EmbeddingFields.__struct_fields__)
     assert properties_of(description, "LlamaEmbeddingRequest") <= set(LlamaEmbeddingFields.__struct_fields__)
 

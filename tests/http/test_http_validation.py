@@ -253,7 +253,7 @@ def test_what_is_read_arrives():
         logprobs=True,
         ignore_leading_stop=True,
     )
-    assert request.sampling.temperature == 0.0 and request.sampling.top_k == 0 and request.sampling.seed == 7
+    assert request.sampling.temperature == 0.0 and request.sampling.top_k == -1 and request.sampling.seed == 7
     assert request.sampling.logit_bias == {5: -100.0}
     assert request.max_tokens == 9 and request.stop == ("END",) and request.ignore_leading_stop
     assert request.cache_slot == 0 and not request.cache_prompt and request.top_logprobs == 0

@@ -46,7 +46,7 @@ def test_commands_work_and_speak_on_standard_error(tmp_path: Path, model_file: P
     ("text", "sentence"),
     [
         (b"hello\nplease fail\nnever asked\n", b"the engine fell over"),
-        (b"hello\n/set temp hot\n", b"temp is a number"),
+        (b"hello\n/set temp hot\n", b"temp must be a number"),
         (b"hello\n/edit\n", b"/edit needs a terminal"),
         (b"hello\n\xff\xfe\n", b"not UTF-8"),
     ],

@@ -99,14 +99,14 @@ def test_knobs_cover_what_a_request_carries() -> None:
     for name, knob in KNOBS.items():
         sampling = set_knob(sampling, name, "1")
         assert show_value(sampling, name) == "1"
-        assert getattr(sampling, knob.field) == 1
+        assert getattr(sampling, knob.name) == 1
     params = sampling_params(sampling)
     assert (params.temperature, params.top_k, params.seed) == (1.0, 1, 1)
     assert sampling.max_tokens == 1
     for name in KNOBS:
         sampling = set_knob(sampling, name.replace("-", "_").upper(), "default")
     assert sampling == SamplingDefaults()
-    assert set_knob(SamplingDefaults(seed=3), "seed", "-1").seed is None
+    assert set_knob(SamplingDefaults(max_tokens=3), "n-predict", "-1").max_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_knobs_cover_what_a_request_carries() -> None:
     [
         ("tmp", "1", "did you mean temp"),
         ("zzz", "1", "there are temp"),
-        ("temp", "hot", "is a number"),
-        ("temp", "3", "goes from 0 to 2"),
-        ("temp", "nan", "goes from 0 to 2"),
-        ("seed", "1.5", "is a whole number"),
-        ("top-k", "-1", "goes from 0"),
+        ("temp", "hot", "must be a number"),
+        ("temp", "3", "must be from 0 to 2"),
+        ("temp", "nan", "must be from 0 to 2"),
+        ("seed", "1.5", "must be a whole number"),
+        ("top-k", "-2", "must be from -1"),
     ],
 )
 def test_wrong_settings(name: str, value: str, sentence: str) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from phobos.sampling_fields import SamplingValues
+
 MAX_TOP_LOGPROBS = 32  # alternatives told of a token
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -48,18 +50,9 @@ class Message:
 
 
 @dataclass(frozen=True)
-class SamplingParams:
-    """How the next token is drawn; ranges are those of the HTTP contract."""
+class SamplingParams(SamplingValues):
+    """How the next token is drawn."""
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None  # None or -1: random
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     text_bias: Mapping[str, float] = field(default_factory=dict)  # for each token of a text
     ignore_eos: bool = False  # tokens that end a turn are never drawn

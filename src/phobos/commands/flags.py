@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from phobos import sizes
+from phobos.sampling_fields import SamplingField
 
 #: What is read from the environment beside the flags' own variables.
 FURTHER_VARIABLES = (
@@ -84,6 +85,22 @@ class Layers(click.ParamType[int]):
         if not text.isdecimal():
             self.fail(f"{text!r} is no number of layers: give a number from 0 on, or auto", param, ctx)
         return int(text)
+
+
+class SamplingValue(click.ParamType[float]):
+    """A value of a sampling field."""
+
+    name = "number"
+
+    def __init__(self, field: SamplingField) -> None:
+        self._field = field
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or Click's complaint."""
+        try:
+            return self._field.parse(str(value))
+        except ValueError as error:
+            self.fail(f"it {error}", param, ctx)
 
 
 Decorator = Callable[[Any], Any]

@@ -12,15 +12,16 @@ from typing import Any
 import click
 
 from phobos import library
-from phobos.commands.flags import AUTO, Layers, Size, flag, read_config
+from phobos.commands.flags import AUTO, Layers, SamplingValue, Size, flag, read_config
 from phobos.errors import UsageError
+from phobos.sampling_fields import FIELDS, LENGTH
 from phobos.settings import EngineSettings, SamplingDefaults, ServeSettings
 
 MODEL, SAMPLING, ANSWER = "Model", "Sampling", "One answer"
 SERVER, LIMITS, DISPLAY, GENERAL = "Serving", "Serving: limits", "Dashboard", "General"
 MODEL_DEFAULTS = "the model's own"
 _POSITIVE, _COUNT = click.IntRange(min=1), click.IntRange(min=0)
-_SECONDS, _UNIT = click.FloatRange(min=0), click.FloatRange(0, 1)
+_SECONDS = click.FloatRange(min=0)
 CACHE_TYPES = click.Choice(["f16", "q8_0"])
 
 GENERAL_FLAGS = [
@@ -81,26 +82,9 @@ ENGINE_FLAGS = [
 MODEL_FLAGS = [*GGUF_FLAG, *ENGINE_FLAGS]
 
 SAMPLING_FLAGS = [
-    flag("--n-predict", "--predict", "-n", "n_predict", group=SAMPLING, type=click.IntRange(min=-1), metavar="N",
-         without="as many as fit", help="Most tokens of an answer; -1 for as many as fit."),
-    flag("--temp", "--temperature", "temp", group=SAMPLING, type=click.FloatRange(0, 5), metavar="X",
-         without="the model's own, else 0.8", help="0 always takes the likeliest token."),
-    flag("--top-k", group=SAMPLING, type=_COUNT, without="the model's own, else 40", metavar="N",
-         help="Draw among the N likeliest; 0 for all."),
-    flag("--top-p", group=SAMPLING, type=_UNIT, without="the model's own, else 0.95", metavar="X",
-         help="Draw among the likeliest that sum to X."),
-    flag("--min-p", group=SAMPLING, type=_UNIT, without="the model's own, else 0.05", metavar="X",
-         help="Leave out tokens less likely than X times the likeliest."),
-    flag("--typical", "--typical-p", "typical", group=SAMPLING, type=_UNIT, without="off", metavar="X",
-         help="Locally typical sampling."),
-    flag("--presence-penalty", group=SAMPLING, type=click.FloatRange(-2, 2), without="0", metavar="X",
-         help="Against tokens that occurred."),
-    flag("--frequency-penalty", group=SAMPLING, type=click.FloatRange(-2, 2), without="0", metavar="X",
-         help="Against tokens, by how often they occurred."),
-    flag("--repeat-penalty", "--repetition-penalty", "repeat_penalty", group=SAMPLING, type=click.FloatRange(0, 10),
-         without="1", metavar="X", help="Divides the score of tokens that occurred; 1 is off."),
-    flag("--seed", "-s", group=SAMPLING, type=click.IntRange(-1, (1 << 64) - 1), without="random", metavar="N",
-         help="Equal seeds give equal answers."),
+    flag(*field.flags, field.flag_name.replace("-", "_"), group=SAMPLING, type=SamplingValue(field),
+         without=field.describe_default(), metavar="N" if field.whole else "X", help=field.summary)
+    for field in (LENGTH, *FIELDS)
 ]  # fmt: skip
 
 ANSWER_FLAGS = [
@@ -173,19 +157,8 @@ DISPLAY_FLAGS = [
 
 def read_sampling(values: dict[str, Any]) -> SamplingDefaults:
     """The sampling flags; what was not given stays `None`."""
-    n_predict = values["n_predict"]
-    return SamplingDefaults(
-        temperature=values["temp"],
-        top_k=values["top_k"],
-        top_p=values["top_p"],
-        min_p=values["min_p"],
-        typical_p=values["typical"],
-        presence_penalty=values["presence_penalty"],
-        frequency_penalty=values["frequency_penalty"],
-        repetition_penalty=values["repeat_penalty"],
-        seed=None if values["seed"] == -1 else values["seed"],
-        max_tokens=None if n_predict in (None, -1) else n_predict,
-    )
+    given = {field.name: values[field.flag_name.replace("-", "_")] for field in (*FIELDS, LENGTH)}
+    return SamplingDefaults(**given | {"max_tokens": None if given["max_tokens"] == -1 else given["max_tokens"]})
 
 
 def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:

@@ -32,6 +32,7 @@ from phobos.kernels.backend import Backend, Progress, cache_bound
 from phobos.kernels.cpu.compiling.compiler import load_kernels
 from phobos.kernels.sampling import KERNELS as SAMPLING_KERNELS
 from phobos.machine import read_memory, release_free_memory
+from phobos.sampling_fields import FIELDS
 from phobos.settings import EngineSettings, SamplingDefaults
 
 
@@ -190,20 +191,14 @@ class Model:
 
 
 def read_sampling(metadata: Mapping[str, Any]) -> SamplingDefaults:
-    """The model file's own defaults, from `general.sampling.*`; what has another type than it should is left out."""
-
-    def number(key: str) -> float | None:
-        value = metadata.get(f"general.sampling.{key}")
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-    top_k = number("top_k")
-    return SamplingDefaults(
-        temperature=number("temp"),
-        top_k=None if top_k is None else int(top_k),
-        top_p=number("top_p"),
-        min_p=number("min_p"),
-        repetition_penalty=number("penalty_repeat"),
-    )
+    """The model file's own defaults, from `general.sampling.*`; what has another type than it should, or is out of
+    range, is left out."""
+    found: dict[str, Any] = {}
+    for field in FIELDS:
+        value = metadata.get(f"general.sampling.{field.file_key}")
+        if isinstance(value, int | float) and not isinstance(value, bool) and field.holds(value):
+            found[field.name] = int(value) if field.whole else value
+    return SamplingDefaults(**found)
 
 
 def load_model(settings: EngineSettings, progress: Progress) -> Model:

@@ -20,6 +20,7 @@ import numpy as np
 from phobos.chat.messages import MAX_TOP_LOGPROBS, SamplingParams
 from phobos.kernels.backend import FloatArray, IntArray
 from phobos.kernels.sampling import NO_IDS, Chain, RowKernels
+from phobos.sampling_fields import resolve
 from phobos.settings import SamplingDefaults
 
 
@@ -56,56 +57,21 @@ class Constraint(Protocol):
 class Sampling:
     """Every setting decided; `seed` is the one that was used, to be told to the client."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    presence_penalty: float
-    frequency_penalty: float
-    repetition_penalty: float
+    chain: Chain
     seed: int
-    logit_bias: tuple[tuple[int, float], ...] = ()
-
-    @property
-    def has_penalties(self) -> bool:
-        """Whether the tokens so far change the logits."""
-        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
-
-
-PHOBOS_DEFAULTS = SamplingDefaults(
-    temperature=0.8,
-    top_k=40,
-    top_p=0.95,
-    min_p=0.05,
-    typical_p=1.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    repetition_penalty=1.0,
-)
 
 
 def resolve_sampling(params: SamplingParams, *defaults: SamplingDefaults) -> Sampling:
     """Fill in what was not sent from `defaults` (first the flags, then the model file's), then Phobos's own."""
-    layers: tuple[SamplingParams | SamplingDefaults, ...] = (params, *defaults, PHOBOS_DEFAULTS)
-
-    def first(name: str) -> float:
-        values: Iterable[float | None] = (getattr(layer, name) for layer in layers)
-        return next(value for value in values if value is not None)
-
-    seed = next((layer.seed for layer in layers if layer.seed is not None), -1)
-    return Sampling(
-        temperature=first("temperature"),
-        top_k=int(first("top_k")),
-        top_p=first("top_p"),
-        min_p=first("min_p"),
-        typical_p=first("typical_p"),
-        presence_penalty=first("presence_penalty"),
-        frequency_penalty=first("frequency_penalty"),
-        repetition_penalty=first("repetition_penalty"),
-        seed=secrets.randbits(32) if seed == -1 else seed,
-        logit_bias=tuple(sorted(params.logit_bias.items())),
+    values = resolve(params, *defaults)
+    seed = int(values.pop("seed"))
+    biases = sorted(params.logit_bias.items())
+    chain = Chain(
+        **values,
+        bias_ids=np.array([token for token, _ in biases], np.int32),
+        bias_values=np.array([value for _, value in biases], np.float32),
     )
+    return Sampling(chain, secrets.randbits(32) if seed == -1 else seed)
 
 
 def derive_key(seed: int, choice: int) -> int:
@@ -160,19 +126,8 @@ class Sampler:
         self.sampling = sampling
         self._key = derive_key(sampling.seed, choice)
         self._kernels = kernels
-        self._chain = Chain(
-            temperature=float(sampling.temperature),
-            top_k=sampling.top_k,
-            typical_p=float(sampling.typical_p),
-            top_p=float(sampling.top_p),
-            min_p=float(sampling.min_p),
-            repetition=float(sampling.repetition_penalty),
-            presence=float(sampling.presence_penalty),
-            frequency=float(sampling.frequency_penalty),
-            bias_ids=np.array([token for token, _ in sampling.logit_bias], np.int32),
-            bias_values=np.array([value for _, value in sampling.logit_bias], np.float32),
-        )
-        self._counts = TokenCounts(prompt) if sampling.has_penalties else None
+        self._chain = sampling.chain
+        self._counts = TokenCounts(prompt) if sampling.chain.has_penalties else None
 
     @property
     def takes_best(self) -> bool:

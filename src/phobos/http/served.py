@@ -10,7 +10,7 @@ from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import ModelInfo, SlotReport
 from phobos.engine.capabilities import Capabilities
 from phobos.errors import PhobosError
-from phobos.settings import EngineSettings
+from phobos.settings import EngineSettings, SamplingDefaults
 
 if TYPE_CHECKING:
     from phobos.engine.model import Prepared  # brings the backend with it, which a listener opens without
@@ -82,6 +82,10 @@ class ServedModel(Capabilities, Protocol):
     @property
     def settings(self) -> EngineSettings:
         """How it was loaded."""
+
+    @property
+    def sampling(self) -> SamplingDefaults:
+        """What its file says of sampling."""
 
     def check(self, request: GenerationRequest) -> None:
         """Refuse at once what it cannot honour. Raises `RequestError`."""

@@ -27,16 +27,17 @@ _WORD = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Chain:
-    """The sampling chain's fixed settings, as `sampling.py` describes them; `bias_ids` are distinct."""
+    """The sampling chain's fixed settings, all of them off but the temperature, by their names in `sampling_fields`;
+    `code/sampling.py` tells their order. `bias_ids` are distinct."""
 
     temperature: float
     top_k: int = 0
     typical_p: float = 1.0
     top_p: float = 1.0
     min_p: float = 0.0
-    repetition: float = 1.0
-    presence: float = 0.0
-    frequency: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     bias_ids: IntArray = field(default_factory=lambda: NO_IDS)
     bias_values: FloatArray = field(default_factory=lambda: NO_VALUES)
 
@@ -44,6 +45,11 @@ class Chain:
     def scale(self) -> float:
         """What logits are multiplied with before the draw; 0 takes the greatest."""
         return min(1 / self.temperature, _MAX_SCALE) if self.temperature > 0 else 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the tokens so far change the logits."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @cached_property
     def gap(self) -> float:
@@ -135,9 +141,9 @@ class RowKernels:
             _address(seen_ids),
             _address(seen_counts),
             len(seen_ids),
-            float(chain.repetition),
-            float(chain.presence),
-            float(chain.frequency),
+            float(chain.repetition_penalty),
+            float(chain.presence_penalty),
+            float(chain.frequency_penalty),
         )
         return self._work_at
 

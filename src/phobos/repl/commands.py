@@ -133,7 +133,7 @@ def _retry(desk: Desk, argument: str) -> None:
     index = session.transcript.last_user_index
     if index is None:
         raise UsageError("there is nothing to try again: ask something first")
-    if session.sampling.seed is not None or session.sampling.temperature == 0:
+    if session.sampling.seed not in (None, -1) or session.sampling.temperature == 0:
         desk.say("with this seed or temperature the answer will be the same (/set seed -1, /set temp default)")
     kept = session.transcript.turns[index:]
     session.transcript.cut(index)

@@ -31,22 +31,12 @@ from phobos.errors import PhobosError, RequestError, UnavailableError
 from phobos.repl.http_client import Call, HttpClient, ServerAddress, error_of, parse_address, read_refusal
 from phobos.repl.partner import Decision, PartnerInfo, Ticket, Token
 from phobos.repl.transcript import message_object
+from phobos.sampling_fields import FIELDS
 
 LOCAL_SERVER = ServerAddress("127.0.0.1", 8080)
 GREETING = "phobos-inference"
 PROBE_S = 0.5  # a server on this machine says at once that it is there
 _REASONS: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls"}
-_SAMPLING_FIELDS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-)
 
 
 def find_server(api_key: str | None, model_file: Path | None) -> HttpClient | None:
@@ -220,10 +210,10 @@ def request_body(request: GenerationRequest, model: str) -> dict[str, Any]:
         body["messages"] = [message_object(message) for message in request.messages]
     else:
         body["prompt"] = request.prompt
-    for name in _SAMPLING_FIELDS:
-        value = getattr(request.sampling, name)
+    for field in FIELDS:
+        value = getattr(request.sampling, field.name)
         if value is not None:
-            body[name] = value
+            body[field.name] = value
     if request.max_tokens is not None:
         body["max_tokens"] = request.max_tokens
     if request.thinking:

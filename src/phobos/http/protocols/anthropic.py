@@ -27,6 +27,7 @@ from phobos.http.protocols.anthropic_reply import MessageDialect
 from phobos.http.protocols.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
 from phobos.http.protocols.fields import Fields, convert, sort_fields
 from phobos.http.protocols.openai import parse_stops
+from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.served import ServedModel
 from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
@@ -38,7 +39,6 @@ _BOOKKEEPING = frozenset(
 _NOT_OFFERED = ("container", "mcp_servers", "prefill")
 _BILLING = "x-anthropic-billing-header:"  # a client's note to its vendor, new with every request
 
-_Unit = Annotated[float, Meta(ge=0, le=1)]
 _Natural = Annotated[int, Meta(ge=0)]
 
 
@@ -66,7 +66,7 @@ class OutputConfig(msgspec.Struct):
 
 
 class MessagesFields(msgspec.Struct, kw_only=True):
-    """`POST /v1/messages`."""
+    """`POST /v1/messages`, beside the sampling fields."""
 
     model: str | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -75,11 +75,6 @@ class MessagesFields(msgspec.Struct, kw_only=True):
     tools: Any = None
     tool_choice: ToolChoiceField | None = None
     stop_sequences: list[str] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_k: _Natural | None = None
-    top_p: _Unit | None = None
-    min_p: _Unit | None = None
-    seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None
     stream: bool | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -90,7 +85,7 @@ class MessagesFields(msgspec.Struct, kw_only=True):
     prefill: Any = None
 
 
-_NAMES = frozenset(MessagesFields.__struct_fields__) | _BOOKKEEPING
+_NAMES = frozenset(MessagesFields.__struct_fields__) | SAMPLING.names | _BOOKKEEPING
 
 
 def parse_message_job(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
@@ -98,7 +93,7 @@ def parse_message_job(body: dict[str, Any], request_id: str, settings: ServeSett
     fields, asked = _read(body, settings)
     if asked.max_tokens is None:
         raise RequestError("max_tokens is required", param="max_tokens")
-    request = _request(asked, request_id, settings)
+    request = _request(fields.values, asked, request_id, settings)
     omits = asked.thinking is not None and asked.thinking.display == "omitted"
     dialect = MessageDialect(request_id, omits_thinking=omits)
     return Job((request,), bool(asked.stream), asked.model, dialect, fields.unknown)
@@ -106,8 +101,8 @@ def parse_message_job(body: dict[str, Any], request_id: str, settings: ServeSett
 
 def count_tokens(body: dict[str, Any], model: ServedModel, request_id: str, settings: ServeSettings) -> dict[str, int]:
     """How many tokens the prompt of a messages request has, also of one that does not fit. Raises `RequestError`."""
-    _, asked = _read(body, settings)
-    request = _request(asked, request_id, settings)
+    fields, asked = _read(body, settings)
+    request = _request(fields.values, asked, request_id, settings)
     return {"input_tokens": len(model.prepare(request, any_length=True).tokens)}
 
 
@@ -131,7 +126,9 @@ def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _request(asked: MessagesFields, request_id: str, settings: ServeSettings) -> GenerationRequest:
+def _request(
+    values: dict[str, Any], asked: MessagesFields, request_id: str, settings: ServeSettings
+) -> GenerationRequest:
     if asked.messages is None:
         raise RequestError("messages is required", param="messages")
     messages = parse_conversation(asked.system, asked.messages)
@@ -147,9 +144,7 @@ def _request(asked: MessagesFields, request_id: str, settings: ServeSettings) ->
         tool_choice=choice,
         parallel_tool_calls=not (asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use),
         output=_parse_output(asked.output_config),
-        sampling=SamplingParams(
-            temperature=asked.temperature, top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p, seed=asked.seed
-        ),
+        sampling=SamplingParams(**SAMPLING.read(values)),
         max_tokens=asked.max_tokens,
         stop=parse_stops(asked.stop_sequences, "stop_sequences"),
         thinking=thinking != "disabled",

@@ -20,14 +20,13 @@ from phobos.http.generation import Job, ReplyFacts
 from phobos.http.protocols.fields import convert, sort_fields
 from phobos.http.protocols.openai import MAX_PROMPTS, parse_prompts, parse_stops
 from phobos.http.protocols.openai_reply import Ledger
+from phobos.http.protocols.sampling import LLAMA_SAMPLING
 from phobos.http.transport.wire import SSE_DONE, SSE_HEARTBEAT, Refusal, Response, sse
+from phobos.sampling_fields import FIELDS
 from phobos.settings import ServeSettings
 
 MAX_PREDICT = 1 << 30  # what -1 stands for; the room left bounds it
 
-_Unit = Annotated[float, Meta(ge=0, le=1)]
-_Penalty = Annotated[float, Meta(ge=-2, le=2)]
-_Token = Annotated[int, Meta(ge=0)]
 _STOP_TYPES = {"stop": "eos", "length": "limit", "tool_calls": "eos"}
 
 # Fields for what is not here, with the values that ask for nothing.
@@ -47,20 +46,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class LlamaFields(msgspec.Struct, kw_only=True):
-    """`POST /completion`."""
+    """`POST /completion`, beside the sampling fields."""
 
     prompt: Any = None
     model: str | None = None
     n_predict: Annotated[int, Meta(ge=-1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
-    top_p: _Unit | None = None
-    min_p: _Unit | None = None
-    typical_p: _Unit | None = None
-    repeat_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None
     stop: str | list[str] | None = None
     n_probs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     logit_bias: Any = None
@@ -74,7 +64,7 @@ class LlamaFields(msgspec.Struct, kw_only=True):
     id_slot: Annotated[int, Meta(ge=-1)] | None = None
 
 
-_NAMES = frozenset(LlamaFields.__struct_fields__) | frozenset(_NEUTRAL)
+_NAMES = frozenset(LlamaFields.__struct_fields__) | LLAMA_SAMPLING.names | frozenset(_NEUTRAL)
 
 
 def parse_llama_completion(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
@@ -93,7 +83,7 @@ def parse_llama_completion(body: dict[str, Any], request_id: str, settings: Serv
             request_id=request_id,
             prompt=prompt,
             output=_parse_output(asked),
-            sampling=_sampling(asked),
+            sampling=_sampling(fields.values, asked),
             max_tokens=MAX_PREDICT if n_predict == -1 else n_predict,
             stop=parse_stops(asked.stop),
             top_logprobs=asked.n_probs if asked.n_probs else 0 if with_tokens else None,
@@ -132,18 +122,10 @@ def _read_prompt(value: Any) -> str | tuple[int | str, ...]:
     return tuple(value)
 
 
-def _sampling(asked: LlamaFields) -> SamplingParams:
+def _sampling(values: dict[str, Any], asked: LlamaFields) -> SamplingParams:
     biases = _parse_biases(asked.logit_bias)
     return SamplingParams(
-        temperature=asked.temperature,
-        top_k=None if asked.top_k is None else max(0, asked.top_k),
-        top_p=asked.top_p,
-        min_p=asked.min_p,
-        typical_p=asked.typical_p,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        repetition_penalty=asked.repeat_penalty,
-        seed=asked.seed,
+        **LLAMA_SAMPLING.read(values),
         logit_bias={key: bias for key, bias in biases.items() if isinstance(key, int)},
         text_bias={key: bias for key, bias in biases.items() if isinstance(key, str)},
         ignore_eos=bool(asked.ignore_eos),
@@ -281,19 +263,11 @@ class _Text:
         return [entry.token_id for entry in entries] if self.dialect.with_tokens else []
 
     def _settings(self) -> dict[str, Any]:
-        sampling = self.request.sampling
         return {
+            **{field.llama_name: getattr(self.request.sampling, field.name) for field in FIELDS},
             "seed": self.started.seed if self.started is not None else None,
             "n_predict": self.dialect.n_predict if self.dialect.n_predict is not None else -1,
             "stop": list(self.request.stop),
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "typical_p": sampling.typical_p,
-            "repeat_penalty": sampling.repetition_penalty,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
             "n_probs": self.request.top_logprobs or 0,
             "logit_bias": self._biases(),
         }

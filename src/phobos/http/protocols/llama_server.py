@@ -16,6 +16,7 @@ from phobos.errors import RequestError
 from phobos.http.protocols.conversation import parse_messages
 from phobos.http.protocols.fields import convert, decode_object
 from phobos.http.served import ServedModel, SlotActions
+from phobos.sampling_fields import FIELDS, resolve
 
 
 class TokenizeFields(msgspec.Struct):
@@ -151,23 +152,15 @@ def act_on_slot(actions: SlotActions, slot_id: str, query: str, body: bytes) -> 
 
 def describe_props(model: ServedModel, name: str) -> dict[str, Any]:
     """The server's properties; the file's name, never its path."""
-    defaults = model.settings.sampling
+    defaults = resolve(model.settings.sampling, model.sampling)
     tokenizer = model.tokenizer
     chat_template = getattr(model.template, "source", None)
     return {
         "default_generation_settings": {
             "n_ctx": model.n_ctx,
             "params": {
-                "temperature": defaults.temperature,
-                "top_k": defaults.top_k,
-                "top_p": defaults.top_p,
-                "min_p": defaults.min_p,
-                "typical_p": defaults.typical_p,
-                "presence_penalty": defaults.presence_penalty,
-                "frequency_penalty": defaults.frequency_penalty,
-                "repeat_penalty": defaults.repetition_penalty,
-                "seed": defaults.seed,
-                "max_tokens": defaults.max_tokens,
+                **{field.llama_name: defaults[field.name] for field in FIELDS},
+                "max_tokens": model.settings.sampling.max_tokens,
             },
         },
         "total_slots": model.n_slots,

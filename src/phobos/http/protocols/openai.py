@@ -27,6 +27,7 @@ from phobos.http.generation import Job
 from phobos.http.protocols.conversation import is_continued, parse_messages
 from phobos.http.protocols.fields import convert, sort_fields
 from phobos.http.protocols.openai_reply import ChatDialect, CompletionDialect
+from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.served import ServedModel
 from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
@@ -34,8 +35,6 @@ from phobos.settings import ServeSettings
 MAX_STOPS = 16
 MAX_PROMPTS = 128
 
-_Unit = Annotated[float, Meta(ge=0, le=1)]
-_Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Count = Annotated[int, Meta(ge=1)]
 _Natural = Annotated[int, Meta(ge=0)]
 _Token = Annotated[int, Meta(ge=0)]
@@ -48,19 +47,10 @@ class StreamOptions(msgspec.Struct):
 
 
 class SharedFields(msgspec.Struct, kw_only=True):
-    """What chat and completion requests have in common."""
+    """What chat and completion requests have in common beside the sampling fields."""
 
     model: str | None = None
     max_tokens: _Count | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
-    top_p: _Unit | None = None
-    min_p: _Unit | None = None
-    typical_p: _Unit | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
-    seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     stop: str | list[str] | None = None
     ignore_leading_stop: bool | None = None
@@ -112,8 +102,8 @@ class CompletionFields(SharedFields, kw_only=True):
     best_of: _Count | None = None
 
 
-_CHAT_NAMES = frozenset(ChatFields.__struct_fields__)
-_COMPLETION_NAMES = frozenset(CompletionFields.__struct_fields__)
+_CHAT_NAMES = frozenset(ChatFields.__struct_fields__) | SAMPLING.names
+_COMPLETION_NAMES = frozenset(CompletionFields.__struct_fields__) | SAMPLING.names
 _NOT_OFFERED = ("audio", "prediction", "functions", "function_call", "echo")
 _RESERVED_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "documents"})
 
@@ -142,7 +132,7 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         strict_tool_calls=bool(asked.strict_tool_calls),
         output=_parse_output(asked),
-        sampling=_sampling(asked),
+        sampling=SamplingParams(**SAMPLING.read(fields.values), logit_bias=_logit_bias(asked.logit_bias)),
         max_tokens=asked.max_completion_tokens or asked.max_tokens,
         stop=parse_stops(asked.stop),
         ignore_leading_stop=bool(asked.ignore_leading_stop),
@@ -197,12 +187,13 @@ def parse_completion(body: dict[str, Any], request_id: str, settings: ServeSetti
     if asked.best_of is not None and asked.best_of > 1:
         raise RequestError("best_of above 1 is not supported", code="unsupported_value", param="best_of")
     prompts = parse_prompts(asked.prompt if asked.prompt is not None else _missing("prompt"))
+    sampling = SamplingParams(**SAMPLING.read(fields.values), logit_bias=_logit_bias(asked.logit_bias))
     requests = tuple(
         GenerationRequest(
             request_id=request_id,
             prompt=prompt,
             suffix=asked.suffix,
-            sampling=_sampling(asked),
+            sampling=sampling,
             max_tokens=asked.max_tokens,
             stop=parse_stops(asked.stop),
             ignore_leading_stop=bool(asked.ignore_leading_stop),
@@ -224,21 +215,6 @@ def _missing(name: str) -> Any:
 
 def _wants_usage(asked: SharedFields) -> bool:
     return asked.stream_options is not None and bool(asked.stream_options.include_usage)
-
-
-def _sampling(asked: SharedFields) -> SamplingParams:
-    return SamplingParams(
-        temperature=asked.temperature,
-        top_k=None if asked.top_k is None else max(0, asked.top_k),
-        top_p=asked.top_p,
-        min_p=asked.min_p,
-        typical_p=asked.typical_p,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        repetition_penalty=asked.repetition_penalty,
-        seed=asked.seed,
-        logit_bias=_logit_bias(asked.logit_bias),
-    )
 
 
 def _logit_bias(value: dict[str, float] | None) -> Mapping[int, float]:

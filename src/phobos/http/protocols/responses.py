@@ -27,10 +27,10 @@ from phobos.http.protocols.conversation import CallBook, check_tool_name, is_con
 from phobos.http.protocols.fields import convert, sort_fields
 from phobos.http.protocols.openai import parse_output
 from phobos.http.protocols.responses_reply import ResponseDialect
+from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
 
-_Unit = Annotated[float, Meta(ge=0, le=1)]
 _Natural = Annotated[int, Meta(ge=0)]
 _Count = Annotated[int, Meta(ge=1)]
 _Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -57,18 +57,13 @@ class TextField(msgspec.Struct):
 
 
 class ResponsesFields(msgspec.Struct, kw_only=True):
-    """`POST /v1/responses`."""
+    """`POST /v1/responses`, beside the sampling fields."""
 
     model: str | None = None
     input: Any = None
     instructions: str | None = None
     max_output_tokens: _Count | None = None
     max_tool_calls: _Count | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: _Unit | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
-    min_p: _Unit | None = None
-    seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     include: list[str] | None = None
     tools: Any = None
@@ -89,7 +84,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True):
     cache_prompt: bool | None = None
 
 
-_NAMES = frozenset(ResponsesFields.__struct_fields__)
+_NAMES = frozenset(ResponsesFields.__struct_fields__) | SAMPLING.names
 
 
 def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
@@ -101,6 +96,7 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
     tools = parse_flat_tools(asked.tools, kinds=("function",), schema="parameters")
     effort = asked.reasoning.effort if asked.reasoning is not None else None
     thinking = asked.enable_thinking if asked.enable_thinking is not None else effort not in (None, "none")
+    sampling = SamplingParams(**SAMPLING.read(fields.values))
     request = GenerationRequest(
         request_id=request_id,
         messages=messages,
@@ -108,13 +104,7 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
         tool_choice=_parse_choice(asked.tool_choice, tools),
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         output=_parse_format(asked.text),
-        sampling=SamplingParams(
-            temperature=asked.temperature,
-            top_k=None if asked.top_k is None else max(0, asked.top_k),
-            top_p=asked.top_p,
-            min_p=asked.min_p,
-            seed=asked.seed,
-        ),
+        sampling=sampling,
         max_tokens=asked.max_output_tokens,
         top_logprobs=_parse_logprobs(asked),
         thinking=thinking,
@@ -125,7 +115,7 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
         cache_slot=asked.cache_slot,
         cache_prompt=asked.cache_prompt is not False,
     )
-    dialect = ResponseDialect(_echo(asked, body.get("metadata")))
+    dialect = ResponseDialect(_echo(asked, sampling, body.get("metadata")))
     return Job((request,), bool(asked.stream), asked.model, dialect, fields.unknown)
 
 
@@ -197,7 +187,7 @@ def _parse_format(text: TextField | None) -> OutputFormat:
         raise RequestError(message, code=error.code, param=param) from None
 
 
-def _echo(asked: ResponsesFields, metadata: Any) -> dict[str, Any]:
+def _echo(asked: ResponsesFields, sampling: SamplingParams, metadata: Any) -> dict[str, Any]:
     """What a response repeats of its request."""
     reasoning, text = asked.reasoning, asked.text
     return {
@@ -206,12 +196,12 @@ def _echo(asked: ResponsesFields, metadata: Any) -> dict[str, Any]:
         "metadata": metadata if isinstance(metadata, dict) else {},
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "reasoning": {"effort": reasoning.effort if reasoning is not None else None, "summary": None},
-        "temperature": asked.temperature,
+        "temperature": sampling.temperature,
         "text": {"format": text.format if text is not None and text.format is not None else {"type": "text"}},
         "tool_choice": asked.tool_choice if asked.tool_choice is not None else "auto",
         "tools": asked.tools or [],
         "top_logprobs": asked.top_logprobs or 0,
-        "top_p": asked.top_p,
+        "top_p": sampling.top_p,
     }
 
 
