@@ -28,10 +28,10 @@ def render() -> str:
     """The whole page."""
     ctx = click.Context(cli.root)
     parts = [HEAD]
-    for name in (cli.RUN, *cli.COMMANDS):
+    for name in (cli.ASK, *cli.COMMANDS):
         command = cli.root.get_command(ctx, name)
         assert command is not None
-        parts.append(render_command(command, cli.PROGRAM if name == cli.RUN else f"{cli.PROGRAM} {name}"))
+        parts.append(render_command(command, cli.PROGRAM if name == cli.ASK else f"{cli.PROGRAM} {name}"))
     return "".join(parts)
 
 

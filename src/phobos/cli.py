@@ -1,7 +1,8 @@
 """`phobos-cli`: finds the command, runs it, and turns every failure into one sentence and an exit code.
 
-A first word that is no command is a prompt, so the root group puts the hidden command `run` before it; flags may
-stand before a command as well as after it. Commands are imported when they are called (all of them for `--help`),
+A first word that is no command is a prompt, so the root group puts the hidden command `ask` before it; flags may
+stand before a command as well as after it. What users of other programs type (`serve`, `run`, `list`, …) becomes what
+it is here in `commands/verbs.py`. Commands are imported when they are called (all of them for `--help`),
 and whatever is heavy only within their bodies. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -18,12 +20,15 @@ from collections.abc import Sequence
 import click
 
 from phobos import log
+from phobos.commands import verbs
 from phobos.errors import PhobosError
 from phobos.printable import printable
 
 PROGRAM = "phobos-cli"
-COMMANDS = ("chat", "pull", "models", "inspect", "plan", "doctor", "bench", "warm", "completion")
-RUN = "run"
+COMMANDS = (
+    "chat", "pull", "models", "ps", "stop", "log", "inspect", "plan", "doctor", "bench", "warm", "completion",
+)  # fmt: skip
+ASK = "ask"
 _IN_MEMORY = (
     "weights are packed for this processor while they are read, so a model runs from memory, never from its file"
 )
@@ -39,36 +44,47 @@ class Root(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; `run` is the one without a name of its own."""
-        if cmd_name not in COMMANDS and cmd_name != RUN:
+        """Import one command; `ask` is the one without a name of its own."""
+        if cmd_name not in COMMANDS and cmd_name != ASK:
             return None
         found = importlib.import_module(f"phobos.commands.{cmd_name}").command
         assert isinstance(found, click.Command)
         return found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the command first, wherever it stood; without one, `run`."""
+        """Put the command first, wherever it stood; without one, `ask`."""
+        args = verbs.translate(args)
         if args == ["--help"] or args == ["-h"]:
             return super().parse_args(ctx, args)
-        return super().parse_args(ctx, self._with_command_first(ctx, args))
+        talks = args[:1] == ["run"]
+        args = verbs.model_first(args[1:]) if talks else args
+        return super().parse_args(ctx, self._with_command_first(ctx, args, "chat" if talks else ASK))
 
-    def _with_command_first(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def _with_command_first(self, ctx: click.Context, args: list[str], wordless: str) -> list[str]:
+        """`wordless` is the command where neither words nor a pipe bring a prompt."""
         if args and args[0] in COMMANDS:
             return args
-        run = self.get_command(ctx, RUN)
-        assert run is not None
-        parser = run.make_parser(click.Context(run, info_name=RUN, resilient_parsing=True))
+        if wordless != ASK and not sys.stdin.isatty():
+            wordless = ASK
+        ask = self.get_command(ctx, ASK)
+        assert ask is not None
+        parser = ask.make_parser(click.Context(ask, info_name=ASK, resilient_parsing=True))
         parser.allow_interspersed_args = False
         try:
             found, _, _ = parser.parse_args(list(args))
         except click.UsageError:
-            return [RUN, *args]
+            return [ASK, *args]
         given = found.get("words")
         words = list(given) if isinstance(given, list | tuple) else []
         start = len(args) - len(words)
-        if words and words[0] in COMMANDS and not (start and args[start - 1] == "--"):
+        if not words:
+            return [wordless, *args]
+        if start and args[start - 1] == "--":
+            return [ASK, *args]
+        if words[0] in COMMANDS:
             return [words[0], *args[:start], *args[start + 1 :]]
-        return [RUN, *args]
+        verbs.refuse_misspelt(words, COMMANDS)
+        return [ASK, *args]
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
@@ -78,13 +94,13 @@ class Root(click.Group):
         return super().invoke(ctx)
 
     def get_help(self, ctx: click.Context) -> str:
-        """What the program does, its commands, and the flags of `run`."""
+        """What the program does, its commands, and the flags of `ask`."""
         from phobos.commands.help import render_help
 
-        run = self.get_command(ctx, RUN)
-        assert run is not None
-        commands = [(name, self._summary(ctx, name)) for name in COMMANDS]
-        return render_help(run, ctx, commands=commands, path=PROGRAM)
+        ask = self.get_command(ctx, ASK)
+        assert ask is not None
+        commands = [*verbs.VERBS.items(), *((name, self._summary(ctx, name)) for name in COMMANDS)]
+        return render_help(ask, ctx, commands=commands, path=PROGRAM)
 
     def _summary(self, ctx: click.Context, name: str) -> str:
         found = self.get_command(ctx, name)
@@ -97,12 +113,13 @@ root = Root(name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; the console script exits with it."""
     _open_missing_streams()
+    _take_any_character()
     given = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in given or bool(os.environ.get("PHOBOS_DEBUG"))
     try:
         if not given and sys.stdin is not None and sys.stdin.isatty():
             given = ["--help"]
-        result = root.main(given, prog_name=PROGRAM, standalone_mode=False)
+        result = root.main(given, prog_name=PROGRAM, standalone_mode=False, obj=tuple(given))
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as error:
@@ -147,6 +164,13 @@ def _nearest(error: click.NoSuchOption) -> str:
     names = [name for option in options for name in (*option.opts, *option.secondary_opts)]
     near = difflib.get_close_matches(error.option_name, names, n=1, cutoff=0.5)
     return f": did you mean {near[0]}?" if near else " (see --help)"
+
+
+def _take_any_character() -> None:
+    """What a terminal's or a pipe's encoding has no character for is written as `?` or escaped: it ends no answer."""
+    for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def _open_missing_streams() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import sys
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from phobos.errors import FileError, UsageError
+from phobos.folders import data_dir
 
 _PACKAGE = Path(__file__).resolve().parent
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
@@ -106,11 +106,7 @@ def models_dir() -> Path:
         return Path(named).expanduser()
     if (_checkout_models() / "catalog.toml").exists():
         return _checkout_models()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "phobos/models"
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Application Support/phobos/models"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "phobos/models"
+    return data_dir() / "models"
 
 
 def list_models() -> list[LocalModel]:

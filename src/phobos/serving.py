@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from phobos import log
+from phobos import log, servers
 from phobos.counters import Counters
 from phobos.errors import PhobosError, UnavailableError
 from phobos.http.listener import Listener
@@ -134,7 +134,7 @@ def serve(settings: EngineSettings, serve_settings: ServeSettings, display: Disp
     counters, stop = Counters(), Stop()
     listener = Listener(serve_settings, counters)
     listener.bind()
-    with stop.signals():
+    with stop.signals(), servers.registered(counters.address, settings.model_path):
         listener.start()
         if reason_off is not None:
             logger.info("listening on %s", counters.address)

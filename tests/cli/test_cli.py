@@ -116,7 +116,7 @@ def run_stdin(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"), [(b"", "the prompt is empty"), (b"\xff\xfe", "is not UTF-8 text"), (b"\n", "is empty")]
+    ("given", "sentence"), [(b"", "the prompt is empty"), (b"\xff\xfe", "is not valid UTF-8"), (b"\n", "is empty")]
 )
 def test_a_pipe_without_a_prompt(
     seen: Seen, run_stdin: Any, capsys: pytest.CaptureFixture[str], given: bytes, sentence: str
@@ -355,7 +355,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], name: str) -
 
 def test_every_flag_is_documented_and_named_once() -> None:
     root, ctx = cli.root, click.Context(cli.root)
-    for name in (*cli.COMMANDS, cli.RUN):
+    for name in (*cli.COMMANDS, cli.ASK):
         found = root.get_command(ctx, name)
         assert found is not None
         names = [opt for param in found.params if isinstance(param, click.Option) for opt in param.opts]

@@ -184,6 +184,6 @@ def known_flags(ctx: click.Context) -> list[Flag]:
     root = ctx.find_root().command
     commands = [ctx.command]
     if isinstance(root, click.Group):
-        loaded = [root.get_command(ctx, name) for name in [*root.list_commands(ctx), "run"]]
+        loaded = [root.get_command(ctx, name) for name in [*root.list_commands(ctx), "ask"]]
         commands += [command for command in loaded if command is not None]
     return [option for command in commands for option in command.params if isinstance(option, Flag)]

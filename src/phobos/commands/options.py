@@ -104,6 +104,8 @@ ANSWER_FLAGS = [
 SERVE_FLAGS = [
     flag("--listen", group=SERVER, metavar="ADDRESS", without="do not serve",
          help="Serve on host:port, [::1]:port, :port or unix:/path; port 0 picks one."),
+    flag("--serve", group=SERVER, is_flag=True, hidden=True, help="Serve, on 127.0.0.1:8080 unless told otherwise."),
+    flag("--detach", group=SERVER, is_flag=True, help="Serve in the background and return once it listens."),
     flag("--host", group=SERVER, metavar="HOST", without="127.0.0.1", help="Serve on this host."),
     flag("--port", group=SERVER, type=click.IntRange(0, 65535), without="8080", metavar="PORT",
          help="Serve on this port."),

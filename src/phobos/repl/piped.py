@@ -46,7 +46,7 @@ class PipeFront:
         try:
             return data.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise UsageError("what standard input brings is not UTF-8 text") from error
+            raise UsageError("standard input is not valid UTF-8") from error
 
     def ask(self, text: str) -> Answer:
         """Put a question and write its answer, ended by one line break."""

@@ -7,7 +7,6 @@ user's state folder, readable by the user alone.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.shortcuts import CompleteStyle
 
+from phobos.folders import state_dir
 from phobos.repl.commands import Command
 from phobos.repl.knobs import KNOBS
 
@@ -30,13 +30,7 @@ SIGN = "> "
 
 def history_path() -> Path:
     """Where what was typed is kept."""
-    if sys.platform == "win32":
-        root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local")
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library/Application Support"
-    else:
-        root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-    return root / "phobos/chat_history"
+    return state_dir() / "chat_history"
 
 
 def open_history(path: Path) -> History:

@@ -12,10 +12,11 @@ from phobos import library, log
 from phobos.commands import options
 from phobos.commands.flags import with_flags
 from phobos.commands.help import PhobosCommand
+from phobos.commands.verbs import DEFAULT_ADDRESS, VERBS
 from phobos.errors import FileError, UsageError
 
 
-class RunCommand(PhobosCommand):
+class AskCommand(PhobosCommand):
     """Shows the root's help as its own: to the user it is the program itself."""
 
     usage_ways = ("--gguf MODEL --listen 127.0.0.1:8080", '--gguf MODEL "PROMPT"', "COMMAND [FLAGS]")
@@ -29,10 +30,10 @@ def complete_command(ctx: click.Context, param: click.Parameter, incomplete: str
     """The commands, as long as no word stands before."""
     root = ctx.find_root().command
     names = root.list_commands(ctx) if isinstance(root, click.Group) and not ctx.params.get("words") else []
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in (*names, *VERBS) if name.startswith(incomplete)]
 
 
-@click.command("run", cls=RunCommand)
+@click.command("ask", cls=AskCommand)
 @click.argument("words", nargs=-1, metavar="PROMPT", shell_complete=complete_command)
 @with_flags(
     options.MODEL_FLAGS,
@@ -49,10 +50,16 @@ def complete_command(ctx: click.Context, param: click.Parameter, incomplete: str
 def command(words: tuple[str, ...], **values: Any) -> int:
     """Run a language model from a GGUF file: serve it to OpenAI clients, or ask it once."""
     log.configure(values["log"])
-    listen = options.read_listen(values)
+    listen = options.read_listen(values) or (DEFAULT_ADDRESS if values["serve"] else None)
     asked = bool(words) or values["file"] is not None
-    if listen is not None and asked and _typed("listen", "host", "port"):
+    if listen is not None and asked and _typed("listen", "host", "port", "serve"):
         raise UsageError("a prompt is answered once and --listen serves: give one of them")
+    if values["detach"] and (listen is None or asked):
+        raise UsageError("--detach keeps a server running: name the address with --listen")
+    if values["detach"]:
+        from phobos.commands.detach import start_detached
+
+        return start_detached(click.get_current_context().find_root().obj)
     if listen is not None and not asked:
         return _serve(values, listen)
     return _answer(values, words)
@@ -97,29 +104,37 @@ def read_prompt(words: tuple[str, ...], file: Path | None) -> str:
         parts.append(_read_text_file(file))
     if words:
         parts += [" ".join(w for w in words if w != "-")] if any(w != "-" for w in words) else []
-        parts += [_read_pipe()] if "-" in words else []
+        parts += [_read_text_pipe()] if "-" in words else []
     elif file is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise UsageError("nothing to do: give a prompt, --listen ADDRESS to serve, or `chat` to talk (see --help)")
         parts.append(_read_pipe())
     prompt = "\n\n".join(part for part in parts if part)
-    if not prompt:
+    if not prompt.strip():
         raise UsageError("the prompt is empty: give some words, a file or a pipe with text")
     return prompt
+
+
+def _read_text_pipe() -> str:
+    """What the pipe brings where a `-` asks for it: without it the model would answer about nothing."""
+    text = _read_pipe()
+    if not text.strip():
+        raise UsageError("standard input is empty, and `-` stands for what it brings: pipe some text in")
+    return text
 
 
 def _read_pipe() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise UsageError("what standard input brings is not UTF-8 text") from error
+        raise UsageError("standard input is not valid UTF-8") from error
 
 
 def _read_text_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not UTF-8 text") from error
+        raise FileError(f"{path} is not valid UTF-8") from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
 
