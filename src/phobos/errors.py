@@ -32,6 +32,14 @@ class FileError(PhobosError):
     """A model file is missing, damaged or not what it says."""
 
 
+class ModelNotHereError(FileError):
+    """A model that is known by `name` and could be fetched, but is not on this machine."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is not on this machine: run `phobos-cli pull {name}`")
+        self.name = name
+
+
 class UnsupportedModelError(PhobosError):
     """The file is sound, but Phobos cannot run this model; the text names what is missing."""
 

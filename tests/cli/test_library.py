@@ -29,13 +29,17 @@ def test_catalog_entries_are_complete() -> None:
             assert entry.file and entry.size and entry.sha256 and len(entry.sha256) == 64 and "==" in entry.wheel
         else:
             assert entry.repo is not None and entry.repo.startswith(entry.publisher + "/") and entry.quant
+            assert library.quant_of(f"x-{entry.quant}.gguf") == entry.quant
+        assert 0.1 <= entry.params <= 120 and entry.context >= 2048
+        assert entry.approximate_bytes > 0.4e9 * entry.params
+    assert len(catalog) >= 40 and len({entry.source for entry in catalog.values()}) == len(catalog)
 
 
 @pytest.mark.parametrize(
     ("name", "quant"),
     [
         ("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "Q4_K_M"),
-        ("Model-UD-Q4_K_XL-00001-of-00003.gguf", "Q4_K_XL"),
+        ("Model-UD-Q4_K_XL-00001-of-00003.gguf", "UD-Q4_K_XL"),
         ("model.IQ2_XXS.gguf", "IQ2_XXS"),
         ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
         ("Phi-3-mini-4k-instruct-fp16.gguf", None),
@@ -53,6 +57,16 @@ def test_choosing_takes_every_shard_and_no_projector() -> None:
     assert choose_files(files, HubName("o", "r", quant="Q8_0")) == ["a-Q8_0.gguf"]
     with pytest.raises(UsageError, match="lacks a-Q4_K_M-00002-of-00002"):
         choose_files(files[:3], HubName("o", "r"))
+
+
+def test_choosing_takes_the_variant_that_is_named() -> None:
+    files = ["a-Q4_K_M.gguf", "a-UD-Q4_K_M.gguf", "a-UD-Q2_K_XL.gguf", "a-lora-Q4_K_M.gguf", "mtp-a-Q4_K_M.gguf"]
+    assert choose_files(files, HubName("o", "r")) == ["a-Q4_K_M.gguf"]
+    assert choose_files(files, HubName("o", "r", quant="Q4_K_M")) == ["a-Q4_K_M.gguf"]
+    assert choose_files(files, HubName("o", "r", quant="ud-q4_k_m")) == ["a-UD-Q4_K_M.gguf"]
+    assert choose_files(files, HubName("o", "r", quant="Q2_K_XL")) == ["a-UD-Q2_K_XL.gguf"]
+    assert library.parse_hub_name("hf:o/r:UD-Q4_K_XL").quant == "UD-Q4_K_XL"
+    assert choose_files(files[3:4], HubName("o", "r")) == files[3:4]
 
 
 def test_an_unclear_choice_is_asked_for() -> None:
@@ -97,6 +111,7 @@ def test_listing_and_removing(models_folder: Path) -> None:
         put(models_folder, f"o/r/big-Q8_0-0000{i}-of-00003.gguf", 10)
     put(models_folder, "small.gguf", 5)
     put(models_folder, ".partial/x/half.gguf")
+    put(models_folder, "o/r/mmproj-big-F16.gguf")
     assert [(m.name, m.n_bytes, m.n_shards) for m in library.list_models()] == [
         ("o/r/big-Q8_0-00001-of-00003.gguf", 30, 3),
         ("small.gguf", 5, 1),

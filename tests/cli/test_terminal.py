@@ -118,3 +118,18 @@ def test_nothing_to_do_says_what_could_be_done(tmp_path: Path) -> None:
     child = spawn(tmp_path, CLI)
     child.expect("Usage")
     assert end(child) == 0
+
+
+@pytest.mark.parametrize(("typed", "says"), [("n", "run `phobos-cli pull qwen3-0.6b`"), ("y", "HF_HUB_OFFLINE is set")])
+def test_a_model_that_is_not_here_is_offered(tmp_path: Path, typed: str, says: str) -> None:
+    """With its size; what comes then is what `pull` says."""
+    environment = {**CommandLine(tmp_path / "models").environment(), "HF_HUB_OFFLINE": "1"}
+    child = pexpect.spawn(
+        sys.executable, [*CLI, "--gguf", "qwen3-0.6b", "Hello"], env=environment, encoding="utf-8", timeout=20
+    )
+    child.expect_exact("qwen3-0.6b is not on this machine. Fetch it now (~645 MB)? [y/N]:")
+    child.sendline(typed)
+    child.expect_exact(says)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 1

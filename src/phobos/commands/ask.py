@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from phobos import library, log
+from phobos import log
 from phobos.commands import options
 from phobos.commands.flags import with_flags
 from phobos.commands.help import PhobosCommand
+from phobos.commands.pull import resolve_or_fetch
 from phobos.commands.verbs import DEFAULT_ADDRESS, VERBS
 from phobos.errors import FileError, UsageError
 
@@ -72,7 +73,7 @@ def _typed(*names: str) -> bool:
 
 def _serve(values: dict[str, Any], listen: str) -> int:
     settings = options.read_serve(values, listen)
-    engine = options.read_engine(values, library.resolve_model(values["gguf"]))
+    engine = options.read_engine(values, resolve_or_fetch(values["gguf"]))
     from phobos import serving
 
     display = serving.Display(tui=values["tui"], animation=values["animation"], theme=values["theme"])
@@ -81,7 +82,7 @@ def _serve(values: dict[str, Any], listen: str) -> int:
 
 def _answer(values: dict[str, Any], words: tuple[str, ...]) -> int:
     prompt = read_prompt(words, values["file"])
-    engine = options.read_engine(values, library.resolve_model(values["gguf"]))
+    engine = options.read_engine(values, resolve_or_fetch(values["gguf"]))
     from phobos import oneshot
 
     question = oneshot.Question(

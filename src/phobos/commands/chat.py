@@ -11,6 +11,7 @@ from phobos import library, log
 from phobos.commands import options
 from phobos.commands.flags import flag, with_flags
 from phobos.commands.help import PhobosCommand
+from phobos.commands.pull import resolve_or_fetch
 from phobos.errors import UsageError
 
 CHAT_FLAGS = [
@@ -46,7 +47,7 @@ def command(attach: str | None, no_attach: bool, **values: Any) -> int:
     from phobos import repl
 
     settings = repl.ChatSettings(
-        resolve=library.resolve_model,
+        resolve=resolve_or_fetch,
         engine=lambda path: options.read_engine(values, path),
         list_models=lambda: [model.name for model in library.list_models()],
         model=values["gguf"],

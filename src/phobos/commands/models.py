@@ -17,6 +17,7 @@ from phobos.errors import PhobosError, UsageError
 from phobos.sizes import format_bytes, format_count
 
 MODELS_FLAGS = [
+    flag("--search", group="Models", metavar="TEXT", help="Only models whose name or description has this."),
     flag("--remove", group="Models", metavar="NAME", help="Delete a model and all its parts."),
     flag("--yes", "-y", group="Models", is_flag=True, help="Do not ask before deleting."),
 ]
@@ -39,21 +40,30 @@ class Row:
 
 @click.command("models", cls=PhobosCommand)
 @with_flags(MODELS_FLAGS, JSON_FLAG, GENERAL_FLAGS)
-def command(remove: str | None, yes: bool, as_json: bool, **general: Any) -> int:
+def command(search: str | None, remove: str | None, yes: bool, as_json: bool, **general: Any) -> int:
     """List the models here and those the catalog offers, or remove one."""
     log.configure(general["log"])
     if remove is not None:
         return _remove(remove, yes=yes)
     from phobos.commands.tables import print_json
 
-    rows = [read_row(model) for model in library.list_models()]
-    here = {row.path for row in rows}
-    offered = [e for e in library.load_catalog().values() if library.catalog_path(e) not in here]
+    local = library.list_models()
+    rows = [read_row(model) for model in local if _fits(search, model.name)]
+    here = {model.path for model in local}
+    offered = [
+        entry
+        for entry in library.load_catalog().values()
+        if library.catalog_path(entry) not in here and _fits(search, f"{entry.name} {entry.summary}")
+    ]
     if as_json:
         print_json({"folder": library.models_dir(), "models": rows, "catalog": offered})
     else:
-        _print(rows, offered)
+        _print(rows, offered, searched=search is not None)
     return 0
+
+
+def _fits(search: str | None, text: str) -> bool:
+    return all(word in text.lower() for word in (search or "").lower().split())
 
 
 def read_row(model: library.LocalModel) -> Row:
@@ -74,7 +84,7 @@ def read_row(model: library.LocalModel) -> Row:
     return Row(row.name, row.path, row.n_bytes, row.n_parts, arch, kinds, n_params, n_ctx)
 
 
-def _print(rows: list[Row], offered: list[library.CatalogEntry]) -> None:
+def _print(rows: list[Row], offered: list[library.CatalogEntry], *, searched: bool) -> None:
     from phobos.commands.tables import print_heading, print_table
 
     print(f"in {library.models_dir()}:")
@@ -84,12 +94,19 @@ def _print(rows: list[Row], offered: list[library.CatalogEntry]) -> None:
             [_cells(r) for r in rows],
             right=(1, 2, 5),
         )
+    elif searched:
+        print("nothing of that name")
     else:
         print(f"nothing yet: `phobos-cli pull {library.default_name()}` fetches the default model")
     if offered:
         print_heading("phobos-cli pull NAME fetches one of these:")
         print_table(
-            ("NAME", "LICENCE", "PUBLISHER", "WHAT"), [(e.name, e.licence, e.publisher, e.summary) for e in offered]
+            ("NAME", "SIZE", "CONTEXT", "LICENCE", "PUBLISHER", "WHAT"),
+            [
+                (e.name, f"~{format_bytes(e.approximate_bytes)}", str(e.context), e.licence, e.publisher, e.summary)
+                for e in offered
+            ],
+            right=(1, 2),
         )
 
 

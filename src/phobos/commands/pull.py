@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from phobos import library, log
 from phobos.commands.flags import flag, with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.options import GENERAL_FLAGS, JSON_FLAG
+from phobos.errors import ModelNotHereError
 from phobos.sizes import format_bytes
 
 if TYPE_CHECKING:
@@ -64,6 +66,26 @@ class ProgressBar:
         if new or self._task is None:
             self._task = self._bar.add_task(stage, total=progress.total)
         self._bar.update(self._task, completed=progress.n_bytes, total=progress.total)
+
+
+def resolve_or_fetch(name: str | None) -> Path:
+    """The file a model's name means. One that could be fetched is offered on a terminal, with its size; elsewhere, and
+    where the offer is declined, `ModelNotHereError` says how to fetch it."""
+    try:
+        return library.resolve_model(name)
+    except ModelNotHereError as error:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise
+        entry = library.load_catalog().get(error.name)
+        size = f" (~{format_bytes(entry.approximate_bytes)})" if entry is not None else ""
+        if not click.confirm(f"{error.name} is not on this machine. Fetch it now{size}?", err=True):
+            raise
+        missing = error.name
+    from phobos import hub
+
+    with ProgressBar(quiet=False) as bar:
+        hub.pull(missing, bar)
+    return library.resolve_model(name)
 
 
 @click.command("pull", cls=PhobosCommand)
