@@ -68,7 +68,7 @@ class Reply:
 def read_schema(path: Path) -> Mapping[str, Any]:
     """The JSON schema in a file; `UsageError` says what is wrong with it."""
     try:
-        schema = json.loads(path.read_text(encoding="utf-8"))
+        schema = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read the schema {path}: {error.strerror}") from error
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -43,6 +44,8 @@ TWO_CALLS = {
     '<tool_call>{"name": "ping"}</tool_call>',
     "qwen-xml": "<tool_call>\n<function=get_weather>\n<parameter=city>\nTEXT\n</parameter>\n<parameter=count>\n3\n"
     "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>",
+    "seed-oss": "<seed:tool_call>\n<function=get_weather>\n<parameter=city>TEXT</parameter>\n<parameter=count>3"
+    "</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=ping>\n</function>\n</seed:tool_call>",
     "minicpm": '<function name="get_weather"><param name="city">Münster &quot;A"</param><param name="count">3</param>'
     '</function>\n<function name="ping"></function>',
     "glm": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>TEXT</arg_value>\n<arg_key>count</arg_key>\n"
@@ -168,6 +171,11 @@ def test_cut_off_anywhere(dialect: str) -> None:
 
 
 XML = {
+    "seed-oss": (
+        "<seed:tool_call>\n<function=get_weather>\n",
+        "<parameter={}>{}</parameter>\n",
+        "</function>\n</seed:tool_call>",
+    ),
     "qwen-xml": (
         "<tool_call>\n<function=get_weather>\n",
         "<parameter={}>\n{}\n</parameter>\n",
@@ -460,3 +468,32 @@ def test_an_answer_that_goes_on_has_no_recipient() -> None:
 def test_a_response_in_tags(written: str, wanted: str) -> None:
     answer = read(BY_NAME["kimi-k3"], TOOLS, cut_every(written, 3))
     assert answer.content == wanted and not answer.calls
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("'one\ntwo'", "one\ntwo"),
+        ("'one\\ntwo\\\\n'", "one\ntwo\\n"),
+        ("'C:\\dir\\\\x'", "C:\\dir\\x"),
+        ("'it\\'s \"so\"'", 'it\'s "so"'),
+        ("'it's \"so\", he said'", 'it\'s "so", he said'),
+        ("'print('a', 'b')'", "print('a', 'b')"),
+        ("'f(x)', 'y'", "f(x)', 'y"),
+        ('"say \'yes\', \\"no\\""', "say 'yes', \"no\""),
+        ("'a\\', count=3'", "a', count=3"),
+        ("'grep -F \"]\" log.txt'", 'grep -F "]" log.txt'),
+        ("'line \\\nbreak'", "line break"),
+        ("'\\'", "\\"),
+    ],
+)
+def test_text_of_a_python_call_is_read_whole(written: str, text: str) -> None:
+    ends = ((")]", ""), (", count=3)]", ', "count": 3'), ("), ping()]", ""))
+    for behind, more in ends[:1] if written.endswith("\\'") else ends:  # behind others it is an escaped quote
+        calls = (("get_weather", f'{{"city": {json.dumps(text, ensure_ascii=False)}{more}}}'),)
+        n_pings = behind.count("ping")
+        check(
+            "lfm",
+            f"<|tool_call_start|>[get_weather(city={written}{behind}<|tool_call_end|>",
+            Answer(calls=calls + (("ping", "{}"),) * n_pings, order=("call 0", "call 1")[: 1 + n_pings]),
+        )

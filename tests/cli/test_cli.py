@@ -402,3 +402,11 @@ def test_completion_completes(run_cli: CommandLine, words: str, expected: str) -
     done = run_cli(env=env)
     offered = [line.partition(",")[2] for line in done.stdout.splitlines()]
     assert expected in offered, done.stdout + done.stderr
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_prompt_or_template(seen: Seen, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_bytes(b"\xef\xbb\xbfhello\n")
+    (tmp_path / "t.jinja").write_bytes(b"\xef\xbb\xbf{{ messages }}")
+    assert cli.main(["--file", f"{tmp_path}/p.txt", "--chat-template", f"{tmp_path}/t.jinja"]) == 0
+    assert seen.prompt == "hello"
+    assert options.read_engine(seen.values, Path("m")).chat_template == "{{ messages }}"

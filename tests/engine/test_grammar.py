@@ -15,7 +15,7 @@ from phobos.chat.dialects.families.harmony import HARMONY
 from phobos.chat.dialects.families.hermes import HERMES
 from phobos.chat.dialects.families.llama3 import LLAMA3
 from phobos.chat.dialects.families.plain import PLAIN
-from phobos.chat.messages import GenerationRequest, OutputFormat, ToolChoice, ToolSpec
+from phobos.chat.messages import GenerationRequest, OutputFormat, ToolCall, ToolChoice, ToolSpec
 from phobos.chat.tool_schemas import normalise_parameters
 from phobos.engine.constrained.binding import Binding
 from phobos.engine.constrained.grammar import Grammars
@@ -95,6 +95,8 @@ OPENED = {
     "command-r": "Action:\n```json",
     "hermes": "<tool_call>",
     "qwen-xml": "<tool_call>",
+    "seed-oss": "<seed:tool_call>",
+    "lfm": "<|tool_call_start|>",
     "minicpm": '<function name="',
     "glm": "<tool_call>",
     "deepseek": "<｜tool▁calls▁begin｜>",
@@ -423,3 +425,14 @@ def test_a_least_length_does_not_let_an_argument_run_over_its_end() -> None:
     with pytest.raises(AssertionError):
         walk(grammars, request, 1, script=grammars.vocabulary.encode(script))
     walk(grammars, request, 1, script=grammars.vocabulary.encode(script.replace("short", "long enough")))
+
+
+@pytest.mark.parametrize("text", ["a\nb", "C:\\dir", 'it\'s "so", yes', "print('a', \"b\")\n\\n", "x', q='y"])
+def test_a_python_call_can_hold_any_text(text: str) -> None:
+    from phobos.chat.dialects.families.lfm import CALLS
+
+    written = CALLS.write([ToolCall("c", "gamma", json.dumps({"q": text}))])
+    request = ask(tools=(GAMMA,), tool_choice=ToolChoice("required"), parallel_tool_calls=False)
+    grammars = grammars_of("lfm")
+    found = walk(grammars, request, 1, script=grammars.vocabulary.encode(written))
+    assert found.is_whole and json.loads(found.answer.calls[0][1]) == {"q": text}

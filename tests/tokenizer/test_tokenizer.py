@@ -260,7 +260,6 @@ def test_a_merge_may_begin_with_a_blank() -> None:
         ("tokens", [], "lacks tokenizer.ggml.tokens"),
         ("tokens", [1, 2, 3], "lacks tokenizer.ggml.tokens"),
         ("tokens", "abc", "is not a list"),
-        ("tokens", ["a", "b", "a"], "'a' twice"),
         ("token_type", [1], "1 entries for"),
         ("token_type", ["x"] * 400, "not a list of numbers"),
         ("merges", None, "lacks tokenizer.ggml.merges"),
@@ -284,8 +283,19 @@ def test_damaged_metadata_is_one_sentence(key: str, value: object, words: str) -
 def test_damaged_sentencepiece_is_one_sentence() -> None:
     with pytest.raises(FileError, match="scores has 2 entries"):
         spm_tokenizer(scores=[0.0, 1.0])
-    with pytest.raises(FileError, match="'hi' twice"):
-        spm_tokenizer(pieces=("hi", "hi"))
+
+
+def test_a_token_that_is_there_twice_is_the_last_of_its_spelling(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = spm_tokenizer(pieces=("hi", "hi"))
+    first, last = (i for i in range(tokenizer.n_vocab) if tokenizer.spelling(i) == "hi")
+    assert first not in tokenizer.encode("hi hi") and last in tokenizer.encode("hi hi", special=True)
+    assert tokenizer.decode([first]) == tokenizer.decode([last]) == "hi"
+    metadata = bpe_metadata(extra=(("<x>", CONTROL), ("<x>", CONTROL)))
+    twice = load_tokenizer(Metadata(metadata))
+    last = [i for i in range(twice.n_vocab) if twice.spelling(i) == "<x>"][-1]
+    assert twice.encode("a<x>", special=True)[-1] == last
+    assert twice.decode(twice.encode("hello there")) == "hello there"
+    assert "holds the token 'hi' twice" in caplog.text and "holds the token '<x>' twice" in caplog.text
 
 
 def test_ids_outside_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

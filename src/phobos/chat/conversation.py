@@ -28,6 +28,7 @@ class Traits:
     `knows_thinking`: reasoning can be turned on and off.
     `empty_content`: how content is given where only calls stand. `no_tools`: how the absence of tools is given.
     `has_parts`: content must be a list of parts. `has_text_arguments`: a call's arguments must be JSON text.
+    `named_ids`: the ids of calls must be `functions.NAME:INDEX`, which some write instead of the name.
     `splits_calls`: calls beside text would be lost, so the two must be two messages.
     """
 
@@ -38,6 +39,7 @@ class Traits:
     knows_thinking: bool = False
     has_parts: bool = False
     has_text_arguments: bool = False
+    named_ids: bool = False
     splits_calls: bool = False
     empty_content: EmptyContent = "missing"
     no_tools: NoTools = "none"
@@ -75,7 +77,25 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def to_template(messages: Sequence[Message], traits: Traits) -> list[dict[str, Any]]:
     """The messages as a template's `messages`."""
+    if traits.named_ids:
+        messages = name_ids(messages)
     return [entry for message in messages for entry in _to_entries(message, traits)]
+
+
+def name_ids(messages: Sequence[Message]) -> list[Message]:
+    """Ids of calls as Kimi K2 writes them: the function and how many calls came before."""
+    ids: dict[str, str] = {}
+    n_calls = 0
+    out = []
+    for message in messages:
+        calls = []
+        for call in message.tool_calls:
+            ids[call.id] = f"functions.{call.name}:{n_calls}"
+            calls.append(replace(call, id=ids[call.id]))
+            n_calls += 1
+        given = message.tool_call_id
+        out.append(replace(message, tool_calls=tuple(calls), tool_call_id=ids.get(given or "", given)))
+    return out
 
 
 def name_results(messages: Sequence[Message]) -> list[Message]:

@@ -72,6 +72,7 @@ class ChatTemplate:
     ) -> None:
         from phobos.chat.template_sandbox import SandboxedTemplate
 
+        source = source.removeprefix("\ufeff")  # of a file made on Windows
         self.source = source
         self.spelled_out = frozenset(text for text in user_defined if text in source)
         self._text = ControlText((*control, *self.spelled_out))
@@ -264,7 +265,7 @@ def find_template(metadata: Mapping[str, Any], override: str | None = None) -> s
         if override in NAMED_TEMPLATES:
             return NAMED_TEMPLATES[override]
         try:
-            return Path(override).read_text()
+            return Path(override).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             names = ", ".join(sorted(NAMED_TEMPLATES))

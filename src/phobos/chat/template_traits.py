@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from phobos.chat.conversation import Traits
+from phobos.chat.conversation import EmptyContent, Traits
 from phobos.chat.messages import Message, ToolCall, ToolSpec
 
 _SYSTEM, _USER, _RESULT, _CALLED, _NAME, _VALUE = "Qsystemq", "Quserq", "Qresultq", "Qcalledq", "qname", "Qvalueq"
+_EMPTY: tuple[EmptyContent, ...] = ("missing", "none", "blank")
 _SCHEMA = {"type": "object", "properties": {"qkey": {"type": "string", "description": "q"}}, "required": ["qkey"]}
 _TOOL = ToolSpec(_NAME, "q", _SCHEMA)
 
@@ -53,16 +55,17 @@ def _find_call_traits(probe: Probe, traits: Traits, first: list[Message]) -> Tra
     answer = Message("tool", _RESULT, tool_call_id=call.id, name=_NAME)
     tools = (_TOOL,) if traits.knows_tools else ()
     best: tuple[int, Traits] | None = None
-    for has_text_arguments in (False, True):
-        for empty_content in ("missing", "none", "blank"):
-            trial = replace(traits, has_text_arguments=has_text_arguments, empty_content=empty_content)
-            text = probe([*first, ask, answer], tools, trial)
-            if text is None or text.count(_NAME) <= traits.knows_tools or _VALUE not in text:
-                continue
-            # Arguments written as JSON text twice over, or an absent content written out, are worse than none.
-            flaws = text.count("None") + text.count("null") + 10 * text.count('\\"') + 100 * (_RESULT not in text)
-            if best is None or flaws < best[0]:
-                best = flaws, trial
+    for named_ids, has_text_arguments, empty_content in itertools.product((False, True), (False, True), _EMPTY):
+        if named_ids and best is not None:
+            break
+        trial = replace(traits, named_ids=named_ids, has_text_arguments=has_text_arguments, empty_content=empty_content)
+        text = probe([*first, ask, answer], tools, trial)
+        if text is None or text.count(_NAME) <= traits.knows_tools or _VALUE not in text:
+            continue
+        # Arguments written as JSON text twice over, or an absent content written out, are worse than none.
+        flaws = text.count("None") + text.count("null") + 10 * text.count('\\"') + 100 * (_RESULT not in text)
+        if best is None or flaws < best[0]:
+            best = flaws, trial
     if best is None:
         said = replace(ask, content=_CALLED, tool_calls=())
         text = probe([*first, said, answer], tools, traits)

@@ -126,14 +126,14 @@ def _read_text_pipe() -> str:
 
 def _read_pipe() -> str:
     try:
-        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        return sys.stdin.buffer.read().decode("utf-8-sig").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise UsageError("standard input is not valid UTF-8") from error
 
 
 def _read_text_file(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").removesuffix("\n")
+        return path.read_text(encoding="utf-8-sig").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise FileError(f"{path} is not valid UTF-8") from error
     except OSError as error:

@@ -193,7 +193,7 @@ def _read_template(given: str | None) -> str | None:
     if given is None or "{%" in given or "{{" in given:
         return given
     try:
-        return Path(given).expanduser().read_text(encoding="utf-8")
+        return Path(given).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the chat template {given}: name a file with a Jinja template") from error
 
@@ -242,7 +242,7 @@ def _keys_of_file(path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
-        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        keys = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the keys in {path}: {error}") from error
     keys = [key for key in keys if key and not key.startswith("#")]

@@ -239,6 +239,8 @@ class _SentencePieces:
         types[unknown] = UNKNOWN
         for text in spelled_out:
             types[vocabulary.ids[text]] = CONTROL
+        for i in self._shadowed():
+            types[i] = UNUSED
         n_bytes = sum(_byte_value(vocabulary.tokens[i]) is not None for i in vocabulary.ids_of_type(BYTE))
         try:
             data = build_model(
@@ -256,9 +258,18 @@ class _SentencePieces:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FileError(f"the vocabulary is not a sound SentencePiece model ({reason}): fetch it again") from error
 
+    def _shadowed(self) -> list[int]:
+        """Tokens that a later one of the same text stands for."""
+        vocabulary = self._vocabulary
+        if len(vocabulary.ids) == len(vocabulary.tokens):
+            return []
+        return [i for i, text in enumerate(vocabulary.tokens) if vocabulary.ids[text] != i]
+
     def _pieces(self, types: Sequence[int]) -> list[bytes]:
         """Pieces as the library spells them. User-defined ones are written with true blanks by newer converters."""
         pieces = [_utf8(text) for text in self._vocabulary.tokens]
+        for i in self._shadowed():
+            pieces[i] = b"[TWICE_%d]" % i  # the library refuses a piece that is there twice
         for i in self._vocabulary.ids_of_type(USER_DEFINED):
             text = self._vocabulary.tokens[i].replace(" ", _BLANK)
             if types[i] == USER_DEFINED and text not in self._vocabulary.ids:

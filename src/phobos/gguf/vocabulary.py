@@ -81,7 +81,8 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     ids = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(ids) != len(tokens):
         twice = next(token for i, token in enumerate(tokens) if ids[token] != i)
-        raise FileError(f"the vocabulary holds the token {twice!r} twice: fetch a sound conversion of the model")
+        others = f" and {n} others" if (n := len(tokens) - len(ids) - 1) else ""
+        log.warning("the vocabulary holds the token %r twice%s: the last of each spelling is used", twice, others)
     types = _list(metadata, "token_type", len(tokens), int) or [NORMAL] * len(tokens)
     roles = {name: _id(metadata, f"{name}_token_id", len(tokens)) for name in _ROLES}
     if model == "llama":  # the format's defaults, for files that predate the keys

@@ -29,6 +29,7 @@ from phobos.chat.dialects.families.muse_glimmer import MUSE_GLIMMER
 from phobos.chat.dialects.families.nemotron import NEMOTRON
 from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.dialects.families.qwen_xml import QWEN_XML
+from phobos.chat.dialects.families.seed_oss import SEED_OSS
 
 # Where two fit, the one whose marks are rarer stands first.
 DIALECTS: tuple[Dialect, ...] = (
@@ -45,6 +46,7 @@ DIALECTS: tuple[Dialect, ...] = (
     DEEPSEEK_TAGS,
     DEEPSEEK_V4,
     MINICPM,
+    SEED_OSS,
     GLM,
     GLM_RUN,
     QWEN_XML,

@@ -123,7 +123,8 @@ class Dialect:
     round an answer's text, and `message_begin` before that where it is not the first message. `begins_in` is what the
     prompt ends with where that opens the answer's first part. `thinks_unasked`: an answer may begin with a block that
     nobody asked for. `introduction` tells of tools, `{tools}` in it, where a template knows calls and results and no
-    definitions. `fits` tells from a template's text whether it is the template's."""
+    definitions. `named_ids`: a call's id is `functions.NAME:INDEX`. `fits` tells from a template's text whether it is
+    the template's."""
 
     name: str
     calls: CallForm
@@ -136,6 +137,7 @@ class Dialect:
     begins_in: str = ""
     thinks_unasked: bool = False
     introduction: str = ""
+    named_ids: bool = False
 
     @property
     def marker_text(self) -> str:

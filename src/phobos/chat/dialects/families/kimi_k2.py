@@ -14,4 +14,4 @@ CALLS = NamedCalls(
     name_begin="functions.",
     name_tail='":" /[0-9]{1,3}/',
 )
-KIMI_K2 = Dialect("kimi-k2", CALLS, lambda template: "<|tool_calls_section_begin|>" in template)
+KIMI_K2 = Dialect("kimi-k2", CALLS, lambda template: "<|tool_calls_section_begin|>" in template, named_ids=True)

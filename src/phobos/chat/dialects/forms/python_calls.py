@@ -1,12 +1,14 @@
 """Calls written as Python calls in a list: `[name(key='text', count=3), other()]`.
 
-Text stands in quotes as it is, without escapes, as templates write it; so a closing quote is one with a comma or a
-bracket behind it. Other values are JSON's or Python's.
+Text stands in quotes, and is written as Python does, with escapes, or as templates do, just as it is. So a quote closes
+it that no backslash stands before and that is followed by what may follow an argument; and a backslash that begins no
+escape is one. Other values are JSON's or Python's.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,8 @@ from phobos.chat.dialects.forms.tagged_calls import is_text, to_json
 from phobos.chat.dialects.reader import MAX_DEPTH, MAX_HELD, Mismatch, Reader, quote
 from phobos.chat.messages import ToolCall, ToolSpec
 
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "\n": ""}
+_PLAIN = re.compile(r"[^\\'\"]+")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -89,11 +93,9 @@ class PythonCalls:
         if mark in ("'", '"'):
             reader.advance(1)
             turn.add('"')
-            text = _TextAdder(turn, mark)
-            found = yield from reader.until((mark + ",", mark + ")"), text.push)
-            text.flush()
+            yield from _read_text(reader, turn, mark)
             turn.add('"')
-            return found[1]
+            return (yield from reader.take())
         written = yield from _read_literal(reader)
         turn.add(json.dumps(written, ensure_ascii=False) if is_text(schema) else to_json(written, schema))
         return (yield from reader.take())
@@ -145,44 +147,85 @@ def _value(rule: str, schema: Mapping[str, Any]) -> list[str]:
     """Rules for an argument's value."""
     if "const" in schema or "enum" in schema:
         values = schema.get("enum", [schema.get("const")])
-        texts = [f"'{v}'" if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
-        return [f"{rule}: {lark.choice(list(map(lark.literal, texts)))}"]
+        return [f"{rule}: {lark.choice([lark.literal(_constant(value)) for value in values])}"]
     kinds = schema.get("type", "string")
     if kinds == "boolean":
         return [f'{rule}: "True" | "False"']
     if not is_text({"type": kinds}):
         return [f"{rule}: {lark.json_rule(schema)}"]
-    single = lark.text_until(f"{rule}_single", schema, "'", chars=r"[^'\\\n]")
-    double = lark.text_until(f"{rule}_double", schema, '"', chars=r'[^"\\\n]')
+    single = lark.text_until(f"{rule}_single", schema, "'", chars=r"([^'\\]|\\[nrt\\'\"])")
+    double = lark.text_until(f"{rule}_double", schema, '"', chars=r"([^\"\\]|\\[nrt\\'\"])")
     return [f"{rule}: {lark.literal(chr(39))} {rule}_single | {lark.literal(chr(34))} {rule}_double", *single, *double]
 
 
 def _constant(value: Any) -> str:
-    """A value as templates write it."""
+    """A value as Python writes it, and text in single quotes."""
     if isinstance(value, str):
-        return f"'{value}'"
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
     return repr(value) if value is None or isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
 
 
-class _TextAdder:
-    """Passes text on as the inside of a JSON string; a quote may have a backslash before it."""
+def _read_text(reader: Reader, turn: Turn, mark: str) -> Parse[None]:
+    """Text up to its closing quote, which is read too, passed on as the inside of a JSON string."""
+    while True:
+        if run := reader.match(_PLAIN):
+            turn.add(quote(reader.advance(len(run))))
+            continue
+        char = yield from reader.peek()
+        if char == mark:
+            if (yield from _closes(reader, turn)):
+                return
+            turn.add(quote(char))
+        elif char == "\\":
+            if (yield from _read_escape(reader, turn, mark)):
+                return
+        elif char:
+            turn.add(quote(reader.advance(1)))
+        else:
+            raise Mismatch
 
-    def __init__(self, turn: Turn, mark: str) -> None:
-        self._turn = turn
-        self._escaped = "\\" + mark
-        self._mark = mark
-        self._held = ""
 
-    def push(self, piece: str) -> None:
-        """The next piece."""
-        text = self._held + piece
-        self._held = "\\" if text.endswith("\\") else ""
-        text = text[: len(text) - len(self._held)]
-        self._turn.add(quote(text.replace(self._escaped, self._mark)))
+def _read_escape(reader: Reader, turn: Turn, mark: str) -> Parse[bool]:
+    """What a backslash begins. True where it was text, and the quote behind it the closing one: the call ends there."""
+    reader.advance(1)
+    char = yield from reader.peek()
+    if char == mark and (yield from _closes(reader, turn, is_escaped=True)):
+        turn.add(quote("\\"))
+        return True
+    if char != mark and char in _ESCAPES and char:
+        reader.advance(1)
+    turn.add(quote(_ESCAPES.get(char, "\\")))
+    return False
 
-    def flush(self) -> None:
-        """There is no more."""
-        self._turn.add(quote(self._held))
+
+def _closes(reader: Reader, turn: Turn, *, is_escaped: bool = False) -> Parse[bool]:
+    """Read a quote, and say whether it closes its text: the next argument, or the call's end and what may be behind
+    that, follows. An escaped one closes where nothing else can follow."""
+    turn.hold()
+    reader.advance(1)
+    place = reader.position
+    if (yield from reader.skip(")")):
+        yield from reader.spaces()
+        char = yield from reader.peek()
+        closes = not char or char == "]" or (char == "," and not is_escaped)
+    else:
+        found = not is_escaped and (yield from reader.skip(","))
+        closes = found and (yield from _is_key(reader))
+    reader.seek(place)
+    turn.commit()
+    return bool(closes)
+
+
+def _is_key(reader: Reader) -> Parse[bool]:
+    """Whether the name of an argument and its sign come next, or nothing at all."""
+    yield from reader.spaces()
+    n_read = 0
+    while (char := (yield from reader.peek())) and (char.isalnum() or char in "_-."):
+        reader.advance(1)
+        n_read += 1
+    yield from reader.spaces()
+    char = yield from reader.peek()
+    return not char or (n_read > 0 and char == "=")
 
 
 def _read_literal(reader: Reader) -> Parse[str]:
