@@ -13,7 +13,7 @@ import pytest
 
 from command_line import CommandLine
 from phobos import __version__, cli
-from phobos.commands import completion, options, run
+from phobos.commands import ask, completion, options
 from phobos.settings import EngineSettings, SamplingDefaults, ServeSettings
 
 
@@ -49,15 +49,15 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     found = Seen()
 
     def answer(values: dict[str, Any], words: tuple[str, ...]) -> int:
-        found.what, found.values, found.prompt = "answer", values, run.read_prompt(words, values["file"])
+        found.what, found.values, found.prompt = "answer", values, ask.read_prompt(words, values["file"])
         return 0
 
     def serve(values: dict[str, Any], listen: str) -> int:
         found.what, found.values, found.listen = "serve", values, listen
         return 0
 
-    monkeypatch.setattr(run, "_answer", answer)
-    monkeypatch.setattr(run, "_serve", serve)
+    monkeypatch.setattr(ask, "_answer", answer)
+    monkeypatch.setattr(ask, "_serve", serve)
     return found
 
 
@@ -290,7 +290,7 @@ def test_what_escapes_is_told_in_a_sentence(
     def fail(*args: object) -> int:
         raise error
 
-    monkeypatch.setattr(run, "_answer", fail)
+    monkeypatch.setattr(ask, "_answer", fail)
     assert cli.main(["hello"]) == code
     err = capsys.readouterr().err
     assert err.startswith(sentence) and "Traceback" not in err
