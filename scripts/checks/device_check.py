@@ -41,7 +41,7 @@ from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cuda.backend import CudaBackend
-from phobos.kernels.cuda.card import Launch, NvidiaCard, missing_part
+from phobos.kernels.cuda.card import GridLaunch, NvidiaCard, missing_part
 from phobos.kernels.cuda.compiler import Kernel, load_code
 from phobos.kernels.cuda.layout import NORM_THREADS, WARP
 from phobos.kernels.placing.split import SplitBackend, Stage
@@ -151,7 +151,7 @@ def measure_roofs(card: NvidiaCard) -> Roofs:
     n_blocks = card.n_processors * 16
     out = card.allocate(4 * n_blocks * NORM_THREADS)
 
-    def time_of(*launches: Launch) -> float:
+    def time_of(*launches: GridLaunch) -> float:
         recording = card.record(launches)
 
         def run() -> None:
@@ -161,10 +161,10 @@ def measure_roofs(card: NvidiaCard) -> Roofs:
         return time_best(run)
 
     def rate(name: str, n_operations: float) -> float:
-        launch = Launch(name, (out, N_TURNS), (n_blocks, 1, 1), NORM_THREADS)
+        launch = GridLaunch(name, (out, N_TURNS), (n_blocks, 1, 1), NORM_THREADS)
         return n_operations * PRODUCTS * N_TURNS * n_blocks * NORM_THREADS / time_of(launch)
 
-    nothing = Launch(names[0], (out, 0), (1, 1, 1), NORM_THREADS)
+    nothing = GridLaunch(names[0], (out, 0), (1, 1, 1), NORM_THREADS)
     launch_s = time_of(*[nothing] * N_LAUNCHES) / N_LAUNCHES
     return Roofs(bandwidth, rate(names[0], 8.0), rate(names[1], TILE_OPERATIONS / WARP), launch_s)
 

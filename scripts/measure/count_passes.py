@@ -20,7 +20,7 @@ from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cuda.backend import describe_program
 from phobos.kernels.cuda.cache import SlotCache
-from phobos.kernels.cuda.card import Launch
+from phobos.kernels.cuda.card import GridLaunch
 from phobos.kernels.cuda.layout import quantized_stride
 from phobos.kernels.cuda.lowering.fusion import Fusion
 from phobos.kernels.cuda.lowering.lower import Lowering
@@ -73,7 +73,7 @@ def _rows(buffer: Buffer, n_rows: int, n_outputs: int) -> int:
 
 
 def count_launch(
-    launch: Launch, op: Op | Fusion, weights: dict[str, Weight], n_rows: int, n_outputs: int, context: int
+    launch: GridLaunch, op: Op | Fusion, weights: dict[str, Weight], n_rows: int, n_outputs: int, context: int
 ) -> tuple[int, int]:
     """(bytes, operations) of one launch of an op or of several."""
     kernel = launch.kernel.partition(":")[2]
@@ -108,7 +108,7 @@ def count_launch(
     return floats, 0
 
 
-def tile_bytes(launch: Launch, products: Sequence[MatMul], weights: dict[str, Weight], n_rows: int) -> int:
+def tile_bytes(launch: GridLaunch, products: Sequence[MatMul], weights: dict[str, Weight], n_rows: int) -> int:
     """Bytes that tiles of products on tensor cores ask the second cache for: weights once for each tile of rows,
     activations once for each tile of outputs."""
     rows, outputs = launch.grid[:2] if launch.kernel.startswith("matmul_stages") else launch.grid[1::-1]

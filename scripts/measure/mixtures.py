@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from phobos.archs import build_program
 from phobos.bench.measure import SEED, Subject, measure
 from phobos.bench.peer import open_peer
 from phobos.bench.runs import plan_runs
@@ -145,7 +146,7 @@ def report(mixture: Mixture, path: Path, against: str | None, n_threads: int | N
     runs = plan_runs(512, 64, [1], [0])
     settings = EngineSettings(path, n_threads=n_threads, n_ctx=1024, n_slots=1)
     with open_gguf(path) as gguf:
-        backend, info = open_backend(gguf, settings, lambda progress: None)
+        backend, info = open_backend(build_program(gguf), gguf, settings, lambda progress: None)
     try:
         threads = backend.describe().n_threads
         limits, needed = measure_limits(threads), mixture.bytes_per_token()

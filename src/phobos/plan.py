@@ -13,12 +13,9 @@ from phobos import machine
 from phobos.archs import build_program
 from phobos.engine.slots.archive import choose_archive_bytes
 from phobos.errors import UsageError
-from phobos.gguf.reader import GGUF, open_gguf
+from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import BackendLimits
-from phobos.kernels.cpu.layout import float_stride, thread_scratch_bytes
-from phobos.kernels.cpu.lowering.buffers import buffer_sizes
-from phobos.kernels.cpu.packing import slice_bytes
-from phobos.kernels.cpu.weights import describe_program
+from phobos.kernels.cpu.needs import logits_row_bytes, packing_bytes, scratch_bytes, weights_bytes
 from phobos.kernels.placing.capacity import cache_row_bytes, plan_limits, state_bytes
 from phobos.program.steps import Program
 from phobos.settings import EngineSettings
@@ -90,8 +87,7 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
         cache = min(cache, max(limits.n_ctx * per_token, limits.cache_bytes - states))
     token_bytes = SENTENCEPIECE_TOKEN_BYTES if kind in SENTENCEPIECE else TOKEN_BYTES
     process = PROCESS_BYTES + token_bytes * program.n_vocab
-    width = program.logits.width if program.logits is not None else 0
-    unwritten = float_stride(width) * (limits.max_outputs - 1)  # rows of logits few passes ask for
+    unwritten = logits_row_bytes(program) * (limits.max_outputs - 1)  # rows of logits few passes ask for
     parts: tuple[Part, ...] = (
         Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
         *_slot_parts(limits, cache, per_token, states),
@@ -180,19 +176,3 @@ def largest_context(room: int | None, bytes_per_token: int, limit: int) -> int:
         return limit
     fitting = max(0, room // max(1, bytes_per_token))
     return limit if fitting >= limit else fitting // 100 * 100 if fitting > 100 else fitting
-
-
-def weights_bytes(gguf: GGUF, program: Program) -> int:
-    """Bytes of all weights as the CPU backend holds them: matrices packed, vectors as float32."""
-    return sum(weight.n_bytes for weight in describe_program(gguf, program).values())
-
-
-def packing_bytes(weights: int, n_threads: int) -> int:
-    """The most that loading holds of weights: all of them packed, and the slice of the file each thread is at."""
-    return weights + min(weights, n_threads * slice_bytes(n_threads))
-
-
-def scratch_bytes(gguf: GGUF, program: Program, limits: BackendLimits, n_threads: int) -> int:
-    """Bytes of the buffers of one pass and of each thread's own scratch."""
-    sizes = buffer_sizes(program, describe_program(gguf, program), limits)
-    return sum(sizes.values()) + n_threads * thread_scratch_bytes(limits.max_rows)

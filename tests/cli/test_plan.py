@@ -42,7 +42,7 @@ def test_parts_are_what_the_backend_takes(tmp_path: Path, recipe: str, kinds: tu
     settings = EngineSettings(path, n_ctx=1024, n_slots=2, n_threads=2, cache_type_k=cache, cache_type_v=cache)
     planned = {part.name: part.n_bytes for part in make_plan(settings).parts}
     with open_gguf(path) as gguf:
-        backend, info = open_backend(gguf, settings, lambda progress: None)
+        backend, info = open_backend(build_program(gguf), gguf, settings, lambda progress: None)
         try:
             held = {**backend.memory(), "cache": info.cache_bytes}
         finally:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from phobos.kernels.cuda import card as cards
-from phobos.kernels.cuda.card import CardError, Launch, NvidiaCard
+from phobos.kernels.cuda.card import CardError, GridLaunch, NvidiaCard
 from phobos.kernels.cuda.compiler import CompiledKernel
 
 
@@ -112,7 +112,7 @@ def test_bytes_go_and_come_back(driver: MadeUpDriver) -> None:
 def test_a_pass_is_recorded_once_and_replayed(driver: MadeUpDriver) -> None:
     card = NvidiaCard(0)
     card.load({"norm:quantize": CompiledKernel("norm:quantize", b"\x7fELF", "", "", 0.0)})
-    launches = [Launch("norm:quantize", (7, -1, 2.5), (3, 2, 1), 128)] * 2
+    launches = [GridLaunch("norm:quantize", (7, -1, 2.5), (3, 2, 1), 128)] * 2
     recording = card.record(launches)
     n_before = len(driver.calls)
     card.replay(recording)
@@ -168,7 +168,7 @@ def test_the_bindings_take_what_is_asked(driver: MadeUpDriver) -> None:
     card.copy(place, place, 64)
     card.download(place, values)
     card.load({"norm:quantize": CompiledKernel("norm:quantize", b"\x7fELF", "", "", 0.0)})
-    card.replay(card.record([Launch("norm:quantize", (7, 2.5), (1, 1, 1), 128)]))
+    card.replay(card.record([GridLaunch("norm:quantize", (7, 2.5), (1, 1, 1), 128)]))
     card.memory_info()
     cards.list_cards()
     card.close()

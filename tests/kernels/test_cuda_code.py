@@ -27,7 +27,8 @@ REGISTERS_OF_PROCESSOR = 65536
 SHARED_OF_BLOCK = 48 << 10
 # What a pass of one row runs most of: no value of theirs may live in memory.
 DECODE = re.compile(
-    r"matmul:\w+_1$|matmul_joined:\w+_1\b|matmul_joined:\w+_1_\w+$|attention:attention_split|norm:|pointwise:|rope:|moe:|sampling:|delta:|scan:|short_conv:|streams:"
+    r"matmul:\w+_1$|matmul_joined:\w+_1\b|matmul_joined:\w+_1_\w+$|attention:attention_split"
+    r"|(activations|embed|norm|pointwise|rope|moe|sampling|delta|scan|short_conv|streams):"
 )
 
 

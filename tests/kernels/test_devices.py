@@ -10,6 +10,7 @@ import pytest
 
 import phobos.kernels.placing.opening
 from models.tiny_models import RECIPES, write_tiny_model
+from phobos.archs import build_program
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
@@ -121,10 +122,10 @@ def test_a_card_that_is_too_small(tmp_path: Path, monkeypatch: Patch, said: Call
     monkeypatch.setattr(phobos.kernels.placing.opening, "open_cards", lambda settings: (SmallCard(),))
     path = write_tiny_model(RECIPES["llama"], tmp_path / "tiny.gguf", (GGMLType.Q8_0,))
     with open_gguf(path) as gguf:
-        backend, _ = open_backend(gguf, EngineSettings(path, n_slots=1), lambda progress: None)
+        backend, _ = open_backend(build_program(gguf), gguf, EngineSettings(path, n_slots=1), lambda progress: None)
         assert backend.describe().kind == "cpu"
         backend.close()
         assert [line for line in said() if line.startswith("the CPU computes: the model needs")]
         settings = EngineSettings(path, device="cuda")
         with pytest.raises(PhobosError, match=r"needs .* of PTX machine, which has .* free of .*or --device cpu"):
-            open_backend(gguf, settings, lambda progress: None)
+            open_backend(build_program(gguf), gguf, settings, lambda progress: None)

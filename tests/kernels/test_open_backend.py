@@ -111,7 +111,7 @@ def test_what_is_said_of_a_model(path: Path, kind: str) -> None:
     stages = []
     with open_gguf(path) as gguf:
         settings = EngineSettings(path, backend=kind, n_ctx=300, n_slots=2, n_threads=1)
-        backend, info = open_backend(gguf, settings, stages.append)
+        backend, info = open_backend(build_program(gguf), gguf, settings, stages.append)
     assert (info.name, info.architecture, info.quantization) == ("tiny llama-untied", "llama", "Q4_K")
     assert info.n_params == sum(values.size for values in make_weights(RECIPES["llama-untied"]).values())
     assert (info.n_ctx, info.n_layers, info.n_vocab, info.layer_kinds) == (300, 2, 300, ("full", "full"))
@@ -135,7 +135,7 @@ def test_gemma3_tells_its_windows_and_file_type(tmp_path: Path) -> None:
     tensors = {name: (GGMLType.F32, values) for name, values in make_weights(recipe).items()}
     with open_gguf(write_gguf(tmp_path / "some-name.gguf", metadata, tensors)) as gguf:
         backend, info = open_backend(
-            gguf, EngineSettings(tmp_path, backend="reference", n_ctx=8), lambda progress: None
+            build_program(gguf), gguf, EngineSettings(tmp_path, backend="reference", n_ctx=8), lambda progress: None
         )
     backend.close()
     assert (info.name, info.quantization) == ("some-name", "Q4_K_M")
@@ -147,7 +147,7 @@ def test_widened_tensors_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.WARNING, "phobos.load")
     logging.getLogger("phobos").propagate = True
     with open_gguf(path) as gguf:
-        backend, _ = open_backend(gguf, EngineSettings(path, n_ctx=64), lambda progress: None)
+        backend, _ = open_backend(build_program(gguf), gguf, EngineSettings(path, n_ctx=64), lambda progress: None)
     backend.close()
     (message,) = {record.getMessage() for record in caplog.records if record.name == "phobos.load"}
     assert message.startswith("no packed form for F64: held as F16")
@@ -169,7 +169,7 @@ def test_widened_tensors_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
 )
 def test_settings_nobody_can_have(path: Path, changes: dict[str, object], sentence: str) -> None:
     with open_gguf(path) as gguf, pytest.raises(UsageError, match=sentence):
-        open_backend(gguf, replace(EngineSettings(path), **changes), lambda progress: None)  # type: ignore[arg-type]
+        open_backend(build_program(gguf), gguf, replace(EngineSettings(path), **changes), lambda progress: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_what_the_system_refuses_is_told(
 
     monkeypatch.setattr(cpu_backend, "load_kernels", refuse)
     with open_gguf(path) as gguf, pytest.raises(PhobosError, match=re.escape(sentence)):
-        open_backend(gguf, EngineSettings(path, n_ctx=64, n_slots=4), lambda progress: None)
+        open_backend(build_program(gguf), gguf, EngineSettings(path, n_ctx=64, n_slots=4), lambda progress: None)
 
 
 def test_the_machine_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_the_machine_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         packed = sum(weight.n_bytes for weight in describe_program(gguf, build_program(gguf)).values())
         free = packed + 2 * N_CTX * ROW_BYTES
         monkeypatch.setattr(phobos.kernels.placing.opening, "read_memory", lambda: Memory(1 << 30, free))
-        backend, _ = open_backend(gguf, EngineSettings(path), lambda progress: None)
+        backend, _ = open_backend(build_program(gguf), gguf, EngineSettings(path), lambda progress: None)
     backend.close()
     assert (backend.limits.n_ctx, backend.limits.n_slots) == (N_CTX, 1)
 
@@ -207,7 +207,7 @@ def test_released_and_copied_slots_of_the_reference(path: Path) -> None:
     tokens = make_tokens(20)
     with open_gguf(path) as gguf:
         settings = EngineSettings(path, backend="reference", n_ctx=64, n_slots=3)
-        backend, _ = open_backend(gguf, settings, lambda progress: None)
+        backend, _ = open_backend(build_program(gguf), gguf, settings, lambda progress: None)
     plain = backend.run(make_batch(tokens)).copy()
     backend.copy_rows(0, 1, 12)
     assert np.allclose(backend.run(make_batch(tokens[12:], 12, 1)), plain[12:], rtol=1e-4, atol=1e-4)

@@ -10,6 +10,7 @@ import pytest
 
 from models.family_models import FAMILIES, write_family_model
 from models.tiny_models import RECIPES, make_tokens, write_tiny_model
+from phobos.archs import build_program
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import Batch
@@ -23,7 +24,9 @@ N_CTX = 512
 def read_by(path: Path, passes: list[tuple[list[int], list[int], list[int]]]) -> list[int]:
     """What each pass reads: passes are (positions, slots, outputs)."""
     with open_gguf(path) as gguf:
-        backend, _ = open_backend(gguf, EngineSettings(path, n_ctx=N_CTX, n_slots=2, n_threads=2), lambda p: None)
+        backend, _ = open_backend(
+            build_program(gguf), gguf, EngineSettings(path, n_ctx=N_CTX, n_slots=2, n_threads=2), lambda p: None
+        )
         try:
             totals = [0]
             for positions, slots, outputs in passes:
@@ -74,7 +77,9 @@ def test_a_window_bounds_what_is_read(tmp_path: Path) -> None:
 def test_mixtures_do_not_say(tmp_path: Path) -> None:
     path = write_family_model(FAMILIES["mixtral"], tmp_path / "m.gguf")
     with open_gguf(path) as gguf:
-        backend, _ = open_backend(gguf, EngineSettings(path, n_ctx=64, n_slots=1, n_threads=1), lambda p: None)
+        backend, _ = open_backend(
+            build_program(gguf), gguf, EngineSettings(path, n_ctx=64, n_slots=1, n_threads=1), lambda p: None
+        )
         try:
             assert backend.bytes_read is None
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phobos.kernels.cuda.card import Launch
+from phobos.kernels.cuda.card import GridLaunch
 from phobos.kernels.cuda.compiler import CompiledKernel
 from ptx.machine import Machine, Memory, Traffic
 from ptx.text import Entry, parse_ptx
@@ -50,7 +50,7 @@ class PtxCard:
     def load(self, kernels: Mapping[str, CompiledKernel]) -> None:
         self._entries |= {name: parse_ptx(kernel.ptx) for name, kernel in kernels.items()}
 
-    def record(self, launches: Sequence[Launch]) -> Any:
+    def record(self, launches: Sequence[GridLaunch]) -> Any:
         return tuple(launches)
 
     def replay(self, recording: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from phobos import __version__
+from phobos.archs import build_program
 from phobos.bench.peer import open_peer
 from phobos.bench.runs import Run, plan_runs
 from phobos.counters import CardInfo, ModelInfo
@@ -119,7 +120,7 @@ def run(path: Path, values: dict[str, Any]) -> int:
         cache_type_v=values["cache_type_v"],
     )
     with open_gguf(path) as gguf:
-        backend, info = open_backend(gguf, settings, lambda progress: None)
+        backend, info = open_backend(build_program(gguf), gguf, settings, lambda progress: None)
     try:
         card = backend.describe()
         limits = measure_limits(card.n_threads)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from phobos.archs import build_program
 from phobos.chat.dialects import knows_reasoning
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.chat.request_prompt import encode_prompt
@@ -216,7 +217,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
         with ThreadPoolExecutor(2, thread_name_prefix="phobos-load") as pool:
             words = pool.submit(_load_words, gguf, settings)
             sampling_kernels = pool.submit(load_kernels, SAMPLING_KERNELS)
-            backend, info = open_backend(gguf, settings, progress)
+            backend, info = open_backend(build_program(gguf), gguf, settings, progress)
             try:
                 tokenizer, template = words.result()
                 answers, template = choose_answers(template, tokenizer, bare_calls=settings.bare_calls)

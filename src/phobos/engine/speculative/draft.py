@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+from phobos.archs import build_program
 from phobos.counters import LoadProgress
 from phobos.engine.costs import PassCosts
 from phobos.engine.scheduler import Rows, build_batch
@@ -64,7 +65,7 @@ def open_draft(settings: EngineSettings, path: Path, limits: BackendLimits, prog
         def report(step: LoadProgress) -> None:
             progress(replace(step, stage=step.stage if step.stage != "ready" else "packing weights", detail=path.name))
 
-        backend, _ = open_backend(gguf, own, report)
+        backend, _ = open_backend(build_program(gguf), gguf, own, report)
     if not backend.limits.can_cut or backend.limits.n_vocab < limits.n_vocab:
         backend.close()
         raise UsageError(f"{path.name} cannot guess for another model: choose a small model of the same family")

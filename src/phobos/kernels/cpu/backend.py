@@ -12,7 +12,7 @@ import numpy as np
 from phobos.counters import CardInfo
 from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, IntArray, Progress, find_best
+from phobos.kernels.backend import BackendLimits, Batch, FloatArray, IntArray, Progress, find_best
 from phobos.kernels.cpu.cache import SlotCache
 from phobos.kernels.cpu.compiling.compiler import LoadedKernel, encode_record, load_kernels
 from phobos.kernels.cpu.features import CPU
@@ -31,14 +31,15 @@ from phobos.kernels.cpu.lowering.launches import BatchAddresses, Launch
 from phobos.kernels.cpu.lowering.lower import Lowering
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.packing import Packing
-from phobos.kernels.cpu.report import print_census, print_memory, reports_memory, requested_pass
+from phobos.kernels.cpu.report import print_census, requested_pass
 from phobos.kernels.cpu.states import SlotStates
 from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
 from phobos.kernels.cpu.team import Team
 from phobos.kernels.cpu.traffic import Traffic
 from phobos.kernels.cpu.weights import plan_weights
 from phobos.kernels.progress import LoadReport
-from phobos.kernels.standing import Standing
+from phobos.kernels.report import print_memory, reports_memory
+from phobos.kernels.states import SlotBackend, check_batch
 from phobos.kernels.workers import usable_threads
 from phobos.program.steps import Buffer, Program
 
@@ -61,14 +62,17 @@ def encode_steps(launches: tuple[Launch, ...], addresses: Mapping[str, int]) -> 
     return steps
 
 
-class CpuBackend:
+class CpuBackend(SlotBackend):
     """A loaded program. Used by the engine thread; owns all its memory and threads."""
 
     def __init__(
         self, program: Program, gguf: GGUF, limits: BackendLimits, n_threads: int | None, progress: Progress
     ) -> None:
         can_cut = not program.states
-        self.limits = replace(limits, can_cut=can_cut, fork_block=KEY_BLOCK if can_cut else 0)
+        self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx, limits.cache_k, limits.cache_v)
+        self._states = SlotStates(program.states, limits.n_slots)
+        limits = replace(limits, can_cut=can_cut, fork_block=KEY_BLOCK if can_cut else 0)
+        super().__init__(limits, self._cache, self._states)
         self.n_threads = n_threads or usable_threads()
         if self.n_threads < 1:
             raise UsageError("--threads must be at least 1")
@@ -76,11 +80,8 @@ class CpuBackend:
         self._card: CardInfo | None = None
         self._weights, self._weight_arena = plan_weights(gguf, program)
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
-        self._cache = SlotCache(program.layers, limits.n_slots, limits.n_ctx, limits.cache_k, limits.cache_v)
         self._traffic = Traffic(program, self._weights, self._cache, limits.n_ctx)
         self.bytes_read: int | None = 0 if self._traffic.is_known else None
-        self._states = SlotStates(program.states, limits.n_slots)
-        self._standing = Standing(limits.n_slots)
         scratch_bytes = thread_scratch_bytes(limits.max_rows)
         self._batch_arena = Arena(8 * HEADER_WORDS + 24 * limits.max_rows + 8 * LINE + self.n_threads * scratch_bytes)
         self._header = self._words(8 * HEADER_WORDS, np.int64)
@@ -149,22 +150,15 @@ class CpuBackend:
     def run(self, batch: Batch) -> FloatArray:
         """One pass; see `Backend.run`."""
         n_rows, n_outputs = len(batch.tokens), len(batch.outputs)
-        if not 0 < n_rows <= self.limits.max_rows or n_outputs > self.limits.max_outputs:
-            raise ValueError(f"a batch of {n_rows} rows with {n_outputs} outputs does not fit {self.limits}")
+        check_batch(batch, self.limits, self._program.n_vocab)
         at = batch.positions if batch.places is None else batch.places
-        # Most batches are of a few rows, which plain numbers are quicker for than calls of NumPy.
-        tokens, positions, slots, places = (x.tolist() for x in (batch.tokens, batch.positions, batch.slots, at))
-        if min(tokens) < 0 or max(tokens) >= self._program.n_vocab:
-            raise ValueError("a token of the batch is not in the vocabulary")
-        if max(*positions, *places) >= self.limits.n_ctx or max(slots) >= self.limits.n_slots:
-            raise ValueError("a row of the batch lies outside the cache")
         self._tokens[:n_rows] = batch.tokens
         self._positions[:n_rows] = batch.positions
         self._slots[:n_rows] = batch.slots
         self._outputs[:n_outputs] = batch.outputs
         self._places[:n_rows] = at
         self._shared[:n_rows] = 0 if batch.shared is None else batch.shared
-        self._cache.note_rows(slots, places)
+        self._cache.note_rows(batch.slots.tolist(), at.tolist())
         if not self.limits.can_cut:
             self._standing.advance(batch)
         self._header[Header.N_ROWS] = n_rows
@@ -206,51 +200,12 @@ class CpuBackend:
 
         print_census(self._n_passes, self._launches, self._weights, rows_of, run_launch)
 
-    def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
-        """See `Backend.copy_within`."""
-        self._cache.copy_within(slot, source, target, n_rows)
-
-    def copy_rows(self, source: int, target: int, n_rows: int) -> None:
-        """See `Backend.copy_rows`."""
-        self._cache.copy(source, target, n_rows)
-        if not self.limits.can_cut:
-            stands = self._standing.at(source) == n_rows
-            if stands:
-                self._states.copy(source, target)
-            self._standing.set(target, n_rows if stands else None)
-
-    def save_state(self, slot: int) -> bytes:
-        """See `Backend.save_state`."""
-        return self._states.save(slot)
-
-    def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
-        """See `Backend.restore_state`."""
-        self._states.restore(slot, data)
-        self._standing.set(slot, n_rows)
-
-    def save(self, slot: int, n_rows: int) -> bytes:
-        """See `Backend.save`."""
-        if not self.limits.can_cut:
-            self._standing.require(slot, n_rows)
-        return self._states.save(slot) + self._cache.save(slot, n_rows)
-
-    def restore(self, slot: int, n_rows: int, data: bytes, n_saved: int) -> None:
-        """See `Backend.restore`."""
-        n_bytes = self._states.n_saved_bytes
-        self._cache.restore(slot, n_rows, data[n_bytes:], n_saved)
-        self.restore_state(slot, n_rows, data[:n_bytes])
-
     def release(self, slot: int, keep: int = 0) -> None:
         """See `Backend.release`."""
         if keep == 0:
             self._states.release(slot)
-            self._standing.set(slot, 0)
         self._cache.release(slot, keep)
-
-    def slot_bytes(self, n_rows: int) -> int:
-        """See `Backend.slot_bytes`."""
-        states = STATE_COPIES * self._states.slot_bytes if n_rows else 0
-        return self._cache.slot_bytes(n_rows) + states
+        super().release(slot, keep)
 
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""

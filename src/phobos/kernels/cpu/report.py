@@ -1,4 +1,4 @@
-"""What `PHOBOS_PASS_REPORT=N` and `PHOBOS_VRAM` print: the census of one pass, and memory at each pass.
+"""What `PHOBOS_PASS_REPORT=N` prints: the census of one pass.
 
 A reported pass runs its launches one at a time, each by the whole team, so the sum is a little more than the pass takes
 otherwise. Lines go to standard error, columns by blanks, one line a kernel and shape.
@@ -34,17 +34,6 @@ def requested_pass() -> int | None:
     if not text.isdecimal():
         raise UsageError(f"PHOBOS_PASS_REPORT={text} is not a pass number: give one counted from 1")
     return int(text)
-
-
-def reports_memory() -> bool:
-    """Whether memory is to be printed at each pass."""
-    return bool(os.environ.get("PHOBOS_VRAM"))
-
-
-def print_memory(what: str, memory: Mapping[str, int]) -> None:
-    """One line of megabytes by kind, and what the process holds resident where the system tells."""
-    parts = [f"{kind} {n_bytes / 1e6:.1f} MB" for kind, n_bytes in memory.items()]
-    print(f"memory {what}: {', '.join(parts)}", file=sys.stderr, flush=True)
 
 
 def print_census(

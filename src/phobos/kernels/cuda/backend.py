@@ -15,10 +15,9 @@ import numpy as np
 from phobos.counters import CardInfo
 from phobos.errors import PhobosError
 from phobos.gguf.reader import GGUF
-from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, IntArray, Progress
-from phobos.kernels.cpu.report import print_memory, reports_memory
+from phobos.kernels.backend import BackendLimits, Batch, FloatArray, IntArray, Progress
 from phobos.kernels.cuda.cache import SlotCache, cache_bytes
-from phobos.kernels.cuda.card import Card, Launch
+from phobos.kernels.cuda.card import Card, GridLaunch
 from phobos.kernels.cuda.compiler import load_code
 from phobos.kernels.cuda.layout import HEADER_WORDS, KEY_TILE, Header
 from phobos.kernels.cuda.lowering.buffers import buffer_sizes
@@ -26,7 +25,8 @@ from phobos.kernels.cuda.lowering.lower import Lowering, check_program
 from phobos.kernels.cuda.states import SlotStates, slot_state_bytes
 from phobos.kernels.cuda.weights import Weight, describe_weights, fill_weights, place_weights
 from phobos.kernels.progress import LoadReport
-from phobos.kernels.standing import Standing
+from phobos.kernels.report import print_memory, reports_memory
+from phobos.kernels.states import SlotBackend, check_batch
 from phobos.program.steps import Program, matrices_of
 from phobos.sizes import format_bytes
 
@@ -72,15 +72,15 @@ def check_fit(needed: int, cards: Sequence[Card]) -> None:
         )
 
 
-class CudaBackend:
-    """A loaded program on one card. Used by the engine thread; owns the card."""
+class CudaBackend(SlotBackend):
+    """A loaded program on one card, whose slots take their memory from the start. Used by the engine thread; owns the
+    card."""
 
     def __init__(self, program: Program, gguf: GGUF, limits: BackendLimits, card: Card, progress: Progress) -> None:
         formats = (limits.cache_k, limits.cache_v)
         check_program(program, formats)
         can_cut = not program.states
         fork_block = KEY_TILE if can_cut else 0
-        self.limits = replace(limits, can_cut=can_cut, cache_bytes=None, fork_block=fork_block, chooses=True)
         self.bytes_read: int | None = None
         self._program = program
         self._card = card
@@ -90,7 +90,8 @@ class CudaBackend:
         self.widened = tuple(w.name for w in self._weights.values() if w.widened)
         self._cache = SlotCache(card, program.layers, limits.n_slots, limits.n_ctx, formats)
         self._states = SlotStates(card, program.states, limits.n_slots)
-        self._standing = Standing(limits.n_slots)
+        limits = replace(limits, can_cut=can_cut, cache_bytes=None, fork_block=fork_block, chooses=True)
+        super().__init__(limits, self._cache, self._states)
         self._lowering = Lowering(program, self._weights, self._cache, self._states, card, limits)
         self._recordings: dict[tuple[int, int, int | None], Any] = {}
         kernels = self.kernel_names()
@@ -117,7 +118,7 @@ class CudaBackend:
             return np.empty((n_rows, 0), np.float32)
         return self._card.host_memory(4 * n_rows * width).view(np.float32).reshape(n_rows, width)
 
-    def launches(self, n_rows: int, n_outputs: int, n_choices: int | None = None) -> tuple[Launch, ...]:
+    def launches(self, n_rows: int, n_outputs: int, n_choices: int | None = None) -> tuple[GridLaunch, ...]:
         """The launches of a pass of up to so many rows and wanted outputs; see `Lowering.lower`."""
         return self._lowering.lower(n_rows, n_outputs, n_choices)[0]
 
@@ -164,17 +165,10 @@ class CudaBackend:
 
     def _run(self, batch: Batch, n_choices: int | None) -> None:
         """Start a pass, and wait for it where nothing is to come back."""
-        n_rows, n_outputs = len(batch.tokens), len(batch.outputs)
-        limits = self.limits
-        if not 0 < n_rows <= limits.max_rows or n_outputs > limits.max_outputs:
-            raise ValueError(f"a batch of {n_rows} rows with {n_outputs} outputs does not fit {limits}")
-        if int(batch.tokens.max()) >= self._program.n_vocab or int(batch.tokens.min()) < 0:
-            raise ValueError("a token of the batch is not in the vocabulary")
+        n_rows, n_outputs, limits = len(batch.tokens), len(batch.outputs), self.limits
+        check_batch(batch, limits, self._program.n_vocab)
         places = batch.positions if batch.places is None else batch.places
         shared = np.zeros(n_rows, np.int32) if batch.shared is None else batch.shared
-        last = max(int(batch.positions.max()), int(places.max()))
-        if last >= limits.n_ctx or int(batch.slots.max()) >= limits.n_slots:
-            raise ValueError("a row of the batch lies outside the cache")
         if not limits.can_cut:
             self._standing.advance(batch)
         self._batch[Header.N_ROWS], self._batch[Header.N_OUTPUTS] = n_rows, n_outputs
@@ -192,50 +186,6 @@ class CudaBackend:
         self._n_passes += 1
         if self._reports_memory:
             print_memory(f"after pass {self._n_passes} of {n_rows} rows", self.memory())
-
-    def copy_rows(self, source: int, target: int, n_rows: int) -> None:
-        """See `Backend.copy_rows`."""
-        self._cache.copy(source, target, n_rows)
-        if not self.limits.can_cut:
-            stands = self._standing.at(source) == n_rows
-            if stands:
-                self._states.copy(source, target)
-            self._standing.set(target, n_rows if stands else None)
-
-    def copy_within(self, slot: int, source: int, target: int, n_rows: int) -> None:
-        """See `Backend.copy_within`."""
-        self._cache.copy_within(slot, source, target, n_rows)
-
-    def save_state(self, slot: int) -> bytes:
-        """See `Backend.save_state`."""
-        return self._states.save(slot)
-
-    def restore_state(self, slot: int, n_rows: int, data: bytes) -> None:
-        """See `Backend.restore_state`."""
-        self._states.restore(slot, data)
-        self._standing.set(slot, n_rows)
-
-    def save(self, slot: int, n_rows: int) -> bytes:
-        """See `Backend.save`."""
-        if not self.limits.can_cut:
-            self._standing.require(slot, n_rows)
-        return self._states.save(slot) + self._cache.save(slot, n_rows)
-
-    def restore(self, slot: int, n_rows: int, data: bytes, n_saved: int) -> None:
-        """See `Backend.restore`."""
-        n_bytes = self._states.slot_bytes
-        self._cache.restore(slot, n_rows, data[n_bytes:], n_saved)
-        self.restore_state(slot, n_rows, data[:n_bytes])
-
-    def slot_bytes(self, n_rows: int) -> int:
-        """See `Backend.slot_bytes`; on a card it is taken from the start."""
-        states = STATE_COPIES * self._states.slot_bytes if n_rows else 0
-        return self._cache.slot_bytes(n_rows) + states
-
-    def release(self, slot: int, keep: int = 0) -> None:
-        """See `Backend.release`. The slot's memory stays reserved on the card: nothing else could use it."""
-        if keep == 0:
-            self._standing.set(slot, 0)
 
     def describe(self) -> CardInfo:
         """See `Backend.describe`."""

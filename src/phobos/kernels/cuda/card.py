@@ -29,8 +29,8 @@ class CardError(PhobosError):
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One kernel of a pass; arguments in the order of its parameters, floats as float."""
+class GridLaunch:
+    """One kernel of a pass over a grid of blocks of threads; arguments in the order of its parameters."""
 
     kernel: str
     arguments: tuple[int | float, ...]
@@ -68,7 +68,7 @@ class Card(Protocol):
     def load(self, kernels: Mapping[str, CompiledKernel]) -> None:
         """Make kernels ready to launch."""
 
-    def record(self, launches: Sequence[Launch]) -> Any:
+    def record(self, launches: Sequence[GridLaunch]) -> Any:
         """A pass, to be replayed as often as wanted."""
 
     def replay(self, recording: Any) -> None:
@@ -218,7 +218,7 @@ class NvidiaCard:
                     self._driver.cuModuleGetFunction(module, entry_name(name).encode()), f"finding {name}"
                 )
 
-    def record(self, launches: Sequence[Launch]) -> Any:
+    def record(self, launches: Sequence[GridLaunch]) -> Any:
         """See `Card.record`."""
         self._thread_context()
         driver = self._driver

@@ -22,7 +22,7 @@ class SlotStates:
 
     def __init__(self, card: Card, states: tuple[StateLayer, ...], n_slots: int) -> None:
         self._card = card
-        self.slot_bytes = slot_state_bytes(states)
+        self.slot_bytes = self.n_saved_bytes = slot_state_bytes(states)
         self.n_bytes = n_slots * self.slot_bytes
         self._base = card.allocate(self.n_bytes) if states else 0
         sizes = [round_up(4 * state.n_values, LINE) for state in states]

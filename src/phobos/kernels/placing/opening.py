@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 
-from phobos.archs import build_program
 from phobos.counters import ModelInfo
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.reader import GGUF
@@ -21,14 +20,16 @@ BACKENDS = ("cpu", "reference")
 CACHE_BLOCK = 32  # dimensions of a q8_0 cache that share a scale
 
 
-def open_backend(gguf: GGUF, settings: EngineSettings, progress: Progress) -> tuple[Backend, ModelInfo]:
-    """Load the model of `gguf` as `settings` ask, and say what was loaded.
+def open_backend(
+    program: Program, gguf: GGUF, settings: EngineSettings, progress: Progress
+) -> tuple[Backend, ModelInfo]:
+    """Load `program` with the weights of `gguf` as `settings` ask, and say what was loaded.
 
-    `UsageError` for settings this model or machine cannot have, `UnsupportedModelError` for a model Phobos cannot run.
+    `UsageError` for settings this model or machine cannot have, `UnsupportedModelError` for a model that the device
+    cannot run.
     """
     if settings.backend not in BACKENDS:
         raise UsageError(f"there is no backend {settings.backend!r} here: use --backend {' or '.join(BACKENDS)}")
-    program = build_program(gguf)
     _check_cache_types(program, settings)
     if settings.gpu_layers and settings.backend == "reference":
         raise UsageError(f"--backend reference runs on no card: leave out --gpu-layers {settings.gpu_layers}")
@@ -99,6 +100,6 @@ def _free_for_cache(gguf: GGUF, program: Program, backend: str) -> int | None:
         return None
     if backend == "reference":
         return free - 4 * sum(math.prod(tensor.shape) for tensor in gguf.tensors.values())
-    from phobos.kernels.cpu.weights import describe_program
+    from phobos.kernels.cpu.needs import weights_bytes
 
-    return free - sum(weight.n_bytes for weight in describe_program(gguf, program).values())
+    return free - weights_bytes(gguf, program)

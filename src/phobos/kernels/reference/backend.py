@@ -23,7 +23,7 @@ from phobos.gguf.quants import TABLE
 from phobos.gguf.reader import GGUF
 from phobos.kernels.backend import STATE_COPIES, BackendLimits, Batch, FloatArray, IntArray, Progress, find_best
 from phobos.kernels.reference.recurrent import run_recurrent, sigmoid
-from phobos.kernels.standing import Standing
+from phobos.kernels.states import Standing, check_batch
 from phobos.program.steps import (
     Activate,
     Add,
@@ -186,13 +186,7 @@ class ReferenceBackend:
 
     def run(self, batch: Batch) -> FloatArray:
         """One pass; see `Backend.run`. `ValueError` for a batch that does not fit."""
-        n_rows, n_outputs = len(batch.tokens), len(batch.outputs)
-        if not 0 < n_rows <= self.limits.max_rows or n_outputs > self.limits.max_outputs:
-            raise ValueError(f"a batch of {n_rows} rows with {n_outputs} outputs does not fit {self.limits}")
-        if batch.tokens.min() < 0 or batch.tokens.max() >= self._program.n_vocab:
-            raise ValueError("a token of the batch is not in the vocabulary")
-        if batch.positions.max() >= self.limits.n_ctx or batch.slots.max() >= self.limits.n_slots:
-            raise ValueError("a row of the batch lies outside the cache")
+        check_batch(batch, self.limits, self._program.n_vocab)
         if not self.limits.can_cut:
             self._standing.advance(batch)
             for slot in batch.slots[batch.positions == 0]:

@@ -19,17 +19,16 @@ from phobos.kernels.cpu.code.access import (
     vload,
     vstore,
 )
-from phobos.kernels.cpu.code.elementary import exponential
+from phobos.kernels.cpu.code.elementary import exponential, sigmoid
 from phobos.kernels.cpu.code.float_products import make_float_sums
 from phobos.kernels.cpu.code.formats import FloatFormat, Format, make_lookup_of_kernels
 from phobos.kernels.cpu.code.matmul import finish, make_several_rows, make_stream, make_tile_sums
-from phobos.kernels.cpu.code.norm import is_mine, quantize_block, share_of
+from phobos.kernels.cpu.code.norm import is_mine, share_of
 from phobos.kernels.cpu.code.simd import (
     inlined,
     lane_numbers,
     max_lanes,
     maximum,
-    minimum,
     splat,
     splat_i32,
     sum_lanes,
@@ -51,17 +50,12 @@ _SMALLEST_SUM = np.float32(6.103515625e-5)  # the least normal half, which sums 
 
 
 @inlined
-def _sigmoid(x):
-    return splat(np.float32(1)) / (splat(np.float32(1)) + exponential(zeros() - x))
-
-
-@inlined
 def _probabilities(x, probs, n, gating):
     """Softmax or sigmoid of `n` values, or the values; lanes past `n` hold anything."""
     n_vectors = (n + 15) // 16
     if gating == SIGMOID:
         for i in range(n_vectors):
-            vstore(probs + 64 * i, _sigmoid(vload(x + 64 * i)))
+            vstore(probs + 64 * i, sigmoid(vload(x + 64 * i)))
         return
     if gating == CHOSEN:
         for i in range(n_vectors):
@@ -254,54 +248,6 @@ def combine(
                 if residual != 0:
                     total = vload(residual + at) + total
                 vstore(out + at, total)
-
-
-@kernel
-def add_gated(out: Int, x: Int, gate: Int, residual: Int, n_rows_at: Int, width: Int, thread, n_threads):
-    """out = residual + sigmoid(gate) * x; a gate's row is one vector."""
-    n_rows = load_i64(n_rows_at)
-    n_vectors = (width + 15) // 16
-    first, last = share_of(n_vectors, n_rows, thread, n_threads)
-    for row in range(n_rows):
-        if is_mine(row, n_rows, thread, n_threads):
-            factor = _sigmoid(splat(load_f32(gate + 64 * row)))
-            for i in range(first, last):
-                at = 64 * (n_vectors * row + i)
-                vstore(out + at, vload(residual + at) + factor * vload(x + at))
-
-
-# The activation of gpt-oss
-
-
-@inlined
-def _swiglu_oai(gate, up):
-    limit, one = splat(np.float32(7)), splat(np.float32(1))
-    g = minimum(gate, limit)
-    u = maximum(minimum(up, limit), zeros() - limit)
-    return g * _sigmoid(g * splat(np.float32(1.702))) * (u + one)
-
-
-@kernel
-def glu_swiglu_oai(out: Int, gate: Int, up: Int, n_rows_at: Int, width: Int, thread, n_threads):
-    """As `pointwise.glu_silu`."""
-    total = load_i64(n_rows_at) * ((width + 15) // 16)
-    for i in range(total * thread // n_threads, total * (thread + 1) // n_threads):
-        vstore(out + 64 * i, _swiglu_oai(vload(gate + 64 * i), vload(up + 64 * i)))
-
-
-@kernel
-def glu_swiglu_oai_quantize(out: Int, gate: Int, up: Int, n_rows_at: Int, width: Int, thread, n_threads):
-    """As `pointwise.glu_silu_quantize`."""
-    n_rows = load_i64(n_rows_at)
-    stride = (width + 16 * (width // BLOCK) + 63) // 64 * 64
-    first, last = share_of(width // BLOCK, n_rows, thread, n_threads)
-    for row in range(n_rows):
-        if is_mine(row, n_rows, thread, n_threads):
-            for b in range(first, last):
-                g, u = gate + 4 * width * row + 128 * b, up + 4 * width * row + 128 * b
-                low = _swiglu_oai(vload(g), vload(u))
-                high = _swiglu_oai(vload(g + 64), vload(u + 64))
-                quantize_block(out + stride * row, width, b, low, high)
 
 
 # Products

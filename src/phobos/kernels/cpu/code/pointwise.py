@@ -1,71 +1,20 @@
-"""Element-wise steps: gated activations (also fused with quantization), soft caps; and the embedding."""
+"""Steps on single values: caps, sums, copies of column ranges, learned positions, tempered queries.
+
+Threads take whole rows, or with fewer rows than threads a share of each.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from phobos.kernels.cpu.code.access import (
-    load_f32,
-    load_i32,
-    load_i64,
-    load_u8,
-    store_f32,
-    vload,
-    vstore,
-    vstore_u8,
-)
-from phobos.kernels.cpu.code.elementary import (
-    gelu,
-    gelu_tanh,
-    hyperbolic_tangent,
-    identity,
-    relu,
-    relu_squared,
-    sigmoid,
-    silu,
-)
-from phobos.kernels.cpu.code.formats import FloatFormat, Format, make_lookup_of_kernels
-from phobos.kernels.cpu.code.norm import is_mine, quantize_block, share_of
+from phobos.kernels.cpu.code.access import load_f32, load_i32, load_i64, store_f32, vload, vstore
+from phobos.kernels.cpu.code.elementary import hyperbolic_tangent, sigmoid
+from phobos.kernels.cpu.code.norm import is_mine, share_of
 from phobos.kernels.cpu.code.simd import inlined, splat
-from phobos.kernels.cpu.declaration import Float, Int, Kernel, kernel
-from phobos.kernels.cpu.layout import BLOCK, GROUP, Header
+from phobos.kernels.cpu.declaration import Float, Int, kernel
+from phobos.kernels.cpu.layout import Header
 
-_TOKENS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.TOKENS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
-
-
-def _make_glu(name: str, activation) -> tuple[Kernel, Kernel]:
-    def glu(out: Int, gate: Int, up: Int, n_rows_at: Int, width: Int, thread, n_threads):
-        n_rows = load_i64(n_rows_at)
-        n_vectors = (width + 15) // 16
-        total = n_rows * n_vectors
-        for i in range(total * thread // n_threads, total * (thread + 1) // n_threads):
-            vstore(out + 64 * i, activation(vload(gate + 64 * i)) * vload(up + 64 * i))
-
-    def glu_quantize(out: Int, gate: Int, up: Int, n_rows_at: Int, width: Int, thread, n_threads):
-        n_rows = load_i64(n_rows_at)
-        stride = (width + 16 * (width // BLOCK) + 63) // 64 * 64
-        first, last = share_of(width // BLOCK, n_rows, thread, n_threads)
-        for row in range(n_rows):
-            if is_mine(row, n_rows, thread, n_threads):
-                at = 4 * width * row
-                for b in range(first, last):
-                    g, u = gate + at + 128 * b, up + at + 128 * b
-                    low = activation(vload(g)) * vload(u)
-                    high = activation(vload(g + 64)) * vload(u + 64)
-                    quantize_block(out + stride * row, width, b, low, high)
-
-    glu.__name__ = f"glu_{name}"
-    glu_quantize.__name__ = f"glu_{name}_quantize"
-    return kernel(glu), kernel(glu_quantize)
-
-
-glu_silu, glu_silu_quantize = _make_glu("silu", silu)
-glu_gelu_tanh, glu_gelu_tanh_quantize = _make_glu("gelu_tanh", gelu_tanh)
-glu_gelu, glu_gelu_quantize = _make_glu("gelu", gelu)
-glu_relu, glu_relu_quantize = _make_glu("relu", relu)
-glu_relu_squared, glu_relu_squared_quantize = _make_glu("relu_squared", relu_squared)
-glu_sigmoid, glu_sigmoid_quantize = _make_glu("sigmoid", sigmoid)
-glu_identity, glu_identity_quantize = _make_glu("identity", identity)
+_POSITIONS = 8 * Header.POSITIONS
 
 
 @kernel
@@ -76,64 +25,99 @@ def soft_cap(x: Int, n_rows_at: Int, width: Int, cap: Float, thread, n_threads):
         vstore(x + 64 * i, splat(cap) * hyperbolic_tangent(vload(x + 64 * i) / splat(cap)))
 
 
-def _make_embed(form: Format) -> Kernel:
-    """The row of a packed matrix for each token: whole vectors are read and the token's lane kept."""
-    codes, block_scale, block_minimum = form.codes, form.scale, form.minimum
-    values, record_bytes, block = form.kind.values, form.kind.record_bytes, form.kind.block
-    n_blocks, n_slices = values // block, block // 4
-
-    def embed(out: Int, weight: Int, batch: Int, n_rows_at: Int, width: Int, scale: Float, thread, n_threads):
-        n_rows = load_i64(n_rows_at)
-        n_records = width // values
-        spare = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
-        tokens = load_i64(batch + _TOKENS)
-        first, last = share_of(n_records, n_rows, thread, n_threads)
-        for row in range(n_rows):
-            if is_mine(row, n_rows, thread, n_threads):
-                token = load_i32(tokens + 4 * row)
-                lane = token % GROUP
-                start = weight + token // GROUP * (n_records * record_bytes)
-                for record in range(first, last):
-                    w = start + record * record_bytes
-                    target = out + 4 * (width * row + record * values)
-                    for b in range(n_blocks):
-                        vstore(spare + 64, block_scale(w, b))
-                        vstore(spare + 128, block_minimum(w, b))
-                        factor, offset = load_f32(spare + 64 + 4 * lane), load_f32(spare + 128 + 4 * lane)
-                        for j in range(n_slices):
-                            vstore_u8(spare, codes(w, b, j))
-                            for i in range(4):
-                                code = np.float32(load_u8(spare + 4 * lane + i))
-                                store_f32(target + 4 * (b * block + 4 * j + i), (factor * code + offset) * scale)
-
-    embed.__name__ = f"embed_{form.kind.name}"
-    return kernel(embed)
+@kernel
+def add_gated(out: Int, x: Int, gate: Int, residual: Int, n_rows_at: Int, width: Int, thread, n_threads):
+    """out = residual + sigmoid(gate) * x; a gate's row is one vector."""
+    n_rows = load_i64(n_rows_at)
+    n_vectors = (width + 15) // 16
+    first, last = share_of(n_vectors, n_rows, thread, n_threads)
+    for row in range(n_rows):
+        if is_mine(row, n_rows, thread, n_threads):
+            factor = sigmoid(splat(load_f32(gate + 64 * row)))
+            for i in range(first, last):
+                at = 64 * (n_vectors * row + i)
+                vstore(out + at, vload(residual + at) + factor * vload(x + at))
 
 
-def _make_float_embed(name: str, form: FloatFormat) -> Kernel:
-    load, vector_bytes = form.load, GROUP * form.bytes_each
-
-    @inlined
-    def value_at(address, spare, lane):
-        vstore(spare, load(address))
-        return load_f32(spare + 4 * lane)
-
-    def embed(out: Int, weight: Int, batch: Int, n_rows_at: Int, width: Int, scale: Float, thread, n_threads):
-        n_rows = load_i64(n_rows_at)
-        spare = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
-        tokens = load_i64(batch + _TOKENS)
-        stride = (4 * width + 63) // 64 * 64
-        first, last = share_of(width, n_rows, thread, n_threads)
-        for row in range(n_rows):
-            if is_mine(row, n_rows, thread, n_threads):
-                token = load_i32(tokens + 4 * row)
-                start = weight + token // GROUP * (width * vector_bytes)
-                for k in range(first, last):
-                    value = value_at(start + k * vector_bytes, spare, token % GROUP)
-                    store_f32(out + stride * row + 4 * k, value * scale)
-
-    embed.__name__ = f"embed_{name}"
-    return kernel(embed)
+@kernel
+def splice(
+    out: Int, x: Int, n_rows_at: Int, out_width: Int, x_width: Int, n_heads: Int, width: Int, x_start: Int,
+    x_stride: Int, out_start: Int, out_stride: Int, thread, n_threads,
+):  # fmt: skip
+    """One head of one row at a time."""
+    n_items = load_i64(n_rows_at) * n_heads
+    x_row, out_row = (4 * x_width + 63) // 64 * 64, (4 * out_width + 63) // 64 * 64
+    for item in range(n_items * thread // n_threads, n_items * (thread + 1) // n_threads):
+        row, head = item // n_heads, item % n_heads
+        source = x + row * x_row + 4 * (head * x_stride + x_start)
+        target = out + row * out_row + 4 * (head * out_stride + out_start)
+        for i in range(width // 16):
+            vstore(target + 64 * i, vload(source + 64 * i))
+        for i in range(width // 16 * 16, width):
+            store_f32(target + 4 * i, load_f32(source + 4 * i))
 
 
-__getattr__ = make_lookup_of_kernels("embed", _make_embed, _make_float_embed)
+@kernel
+def add(
+    out: Int, x: Int, residual: Int, n_rows_at: Int, width: Int, scale: Float, weight: Int, by_column: Int,
+    thread, n_threads,
+):  # fmt: skip
+    """out = (x + residual) * scale * weight; `residual` and `weight` are addresses or 0, the weight one value or, where
+    `by_column`, one a column."""
+    n_vectors = (width + 15) // 16
+    total = load_i64(n_rows_at) * n_vectors
+    factor = scale * load_f32(weight) if weight != 0 and by_column == 0 else scale
+    for i in range(total * thread // n_threads, total * (thread + 1) // n_threads):
+        value = vload(x + 64 * i)
+        if residual != 0:
+            value = value + vload(residual + 64 * i)
+        value = value * splat(factor)
+        if by_column != 0:
+            value = value * vload(weight + 64 * (i % n_vectors))
+        vstore(out + 64 * i, value)
+
+
+@kernel
+def add_position(x: Int, table: Int, batch: Int, n_rows_at: Int, width: Int, thread, n_threads):
+    """Add row `position` of a float table, whose rows follow one another without padding."""
+    n_rows = load_i64(n_rows_at)
+    positions = load_i64(batch + _POSITIONS)
+    stride = (4 * width + 63) // 64 * 64
+    first, last = share_of(width, n_rows, thread, n_threads)
+    for row in range(n_rows):
+        if is_mine(row, n_rows, thread, n_threads):
+            at = table + 4 * width * load_i32(positions + 4 * row)
+            for i in range(first, last):
+                target = x + stride * row + 4 * i
+                store_f32(target, load_f32(target) + load_f32(at + 4 * i))
+
+
+@inlined
+def _logarithm(x):
+    """ln x for x >= 1: by halving to [1, 2), then 2 artanh((x - 1) / (x + 1)) by its series, exact to 1e-9."""
+    halvings = 0
+    while x >= 2.0:
+        x *= 0.5
+        halvings += 1
+    z = (x - 1.0) / (x + 1.0)
+    square = z * z
+    series = 1.0 / 19.0
+    for n in (17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0):
+        series = series * square + 1.0 / n
+    return 2.0 * z * series + halvings * 0.6931471805599453
+
+
+@kernel
+def temper(x: Int, batch: Int, n_rows_at: Int, width: Int, span: Int, slope: Float, thread, n_threads):
+    """Times 1 + slope * ln(1 + floor(position / span))."""
+    n_rows = load_i64(n_rows_at)
+    positions = load_i64(batch + _POSITIONS)
+    n_vectors = (width + 15) // 16
+    first, last = share_of(n_vectors, n_rows, thread, n_threads)
+    for row in range(n_rows):
+        turns = load_i32(positions + 4 * row) // span
+        if turns > 0 and is_mine(row, n_rows, thread, n_threads):
+            factor = np.float32(1) + slope * np.float32(_logarithm(np.float64(1 + turns)))
+            for i in range(first, last):
+                at = x + 64 * (n_vectors * row + i)
+                vstore(at, vload(at) * splat(factor))

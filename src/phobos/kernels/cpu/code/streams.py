@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from phobos.kernels.cpu.code.access import load_f32, load_i64, vload, vstore
-from phobos.kernels.cpu.code.layer_norm import mean_and_factor
-from phobos.kernels.cpu.code.norm import inverse_rms
+from phobos.kernels.cpu.code.norm import inverse_rms, mean_and_factor
 from phobos.kernels.cpu.code.simd import fma, maximum, splat, zeros
 from phobos.kernels.cpu.declaration import Float, Int, kernel
 

@@ -260,13 +260,6 @@ def find_kernel(name: str) -> Kernel:
 ENTRY_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
-def call_kernel(name: str, *arguments: int | float, thread: int = 0, n_threads: int = 1) -> None:
-    """Run one kernel by itself, as tests do; the GIL is released while it runs."""
-    address = load_kernels([name])[name]
-    record = ctypes.create_string_buffer(encode_record(address, 0, arguments), 8 * RECORD_WORDS)
-    ENTRY_TYPE(address)(ctypes.addressof(record), thread, n_threads)
-
-
 def main(arguments: list[str]) -> None:
     """A worker: compile kernels into a folder, and print each name with its seconds."""
     folder, *names = arguments

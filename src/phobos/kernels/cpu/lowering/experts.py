@@ -41,7 +41,7 @@ def lower_experts(low: LaunchBuilder, op: Experts) -> None:
     else:
         _multiply(low, op, op.gate, op.gate_bias, "mix.in", "mix.gate", (op.x.width, op.n_ff, op.n_ff, 0))
         _multiply(low, op, op.up, op.up_bias, "mix.in", "mix.up", (op.x.width, op.n_ff, op.n_ff, 0))
-    kernel = f"{'moe' if op.activation == 'swiglu_oai' else 'pointwise'}:glu_{op.activation}"
+    kernel = f"activations:glu_{op.activation}"
     is_coded = takes_codes(low.weights, op.down)
     hidden = "mix.hidden.q8" if is_coded else "mix.hidden"
     arguments = (at[hidden], at["mix.gate"], at["mix.up"], at[ORDER] + Order.N_PAIRS, op.n_ff)

@@ -105,7 +105,7 @@ class Lowering(LaunchBuilder):
                     self._other_norm(op)
                 case Activate():
                     arguments = (self.at(op.x), self.count_at(op.out), op.out.width)
-                    self.emit_producer(f"columns:activate_{op.activation}", op, arguments)
+                    self.emit_producer(f"activations:activate_{op.activation}", op, arguments)
                 case Route() | AddGated():
                     self._route(op)
                 case Experts():
@@ -138,7 +138,7 @@ class Lowering(LaunchBuilder):
 
     def _glu(self, op: Glu) -> None:
         arguments = (self.at(op.gate), self.at(op.up), self.count_at(op.out), op.out.width)
-        self.emit_producer(f"pointwise:glu_{op.activation}", op, arguments)
+        self.emit_producer(f"activations:glu_{op.activation}", op, arguments)
 
     def _route(self, op: Route | AddGated) -> None:
         arguments: tuple[int | float, ...]
@@ -150,7 +150,7 @@ class Lowering(LaunchBuilder):
                 int(op.is_normalized), float(op.scale), self.weight_at(op.expert_scales),
             )  # fmt: skip
         else:
-            kernel = "moe:add_gated"
+            kernel = "pointwise:add_gated"
             arguments = (
                 self.at(op.out), self.at(op.x), self.at(op.gate), self.at(op.residual), self.count_at(op.out),
                 op.out.width,
@@ -163,40 +163,40 @@ class Lowering(LaunchBuilder):
             rows_of = self.outputs if op.out.per_output and not op.x.per_output else 0
             weights = (self.weight_at(op.weight), self.weight_at(op.bias))
             arguments = (self.at(op.x), *weights, rows_of, self.count_at(op.out), op.x.width, float(op.eps))
-            self.emit_producer("layer_norm:layer_norm", op, arguments)
+            self.emit_producer("norm:layer_norm", op, arguments)
             return
         dim = op.x.width // op.n_heads
         arguments = (
             self.at(op.out), self.at(op.x), self.weight_at(op.weight), self.count_at(op.out), op.n_heads, dim,
             4 * dim * op.has_own_weights, float(op.eps),
         )  # fmt: skip
-        self.emit("layer_norm:head_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit("norm:head_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _columns(self, op: Splice | Add | AddPosition | Temper) -> None:
         arguments: tuple[int | float, ...]
         match op:
             case Splice():
-                kernel = "columns:splice"
+                kernel = "pointwise:splice"
                 arguments = (
                     self.at(op.out), self.at(op.x), self.count_at(op.out), op.out.width, op.x.width, op.n_heads,
                     op.width, op.x_start, op.x_stride, op.out_start, op.out_stride,
                 )  # fmt: skip
             case Add():
-                kernel = "columns:add"
+                kernel = "pointwise:add"
                 residual = self.at(op.residual) if op.residual is not None else 0
                 arguments = (
                     self.at(op.out), self.at(op.x), residual, self.count_at(op.out), op.out.width, float(op.scale),
                     self.weight_at(op.weight), int(op.weight is not None and self.weights[op.weight].n_bytes > LINE),
                 )  # fmt: skip
             case AddPosition():
-                kernel = "columns:add_position"
+                kernel = "pointwise:add_position"
                 arguments = (
                     self.at(op.x), self.weight_at(op.weight), self.header, self.count_at(op.x), op.x.width,
                 )  # fmt: skip
             case Temper():
-                kernel = "columns:temper"
+                kernel = "pointwise:temper"
                 arguments = (
-                    self.at(op.x), self.header, self.count_at(op.x), op.x.width, float(op.slope), op.span,
+                    self.at(op.x), self.header, self.count_at(op.x), op.x.width, op.span, float(op.slope),
                 )  # fmt: skip
         self.emit(kernel, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
@@ -234,7 +234,7 @@ class Lowering(LaunchBuilder):
             op.out.width,
             float(op.scale),
         )
-        self.emit(f"pointwise:embed_{weight.kind.name}", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit(f"embed:embed_{weight.kind.name}", arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _rope_table(self, op: RopeTable) -> None:
         """A frequency is kept as two float32 whose sum is the float64."""

@@ -19,8 +19,7 @@ from numba import boolean, cuda, float32, int32
 from phobos.kernels.cuda.code.attention_tile import KEY_FORMATS, VALUE_FORMATS
 from phobos.kernels.cuda.code.elementary import exponential, hyperbolic_tangent
 from phobos.kernels.cuda.code.intrinsics import arrives_last, device, load_f32, load_i32, store_f32
-from phobos.kernels.cuda.code.norm import max_warp, sum_warp
-from phobos.kernels.cuda.code.pointwise import put_value
+from phobos.kernels.cuda.code.norm import max_warp, put_value, sum_warp
 from phobos.kernels.cuda.compiler import Float, Int, kernel
 from phobos.kernels.cuda.layout import (
     CACHE_TILE_BYTES,

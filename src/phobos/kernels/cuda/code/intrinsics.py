@@ -12,6 +12,8 @@ from llvmlite import ir
 from numba import cuda, types
 from numba.cuda.extending import intrinsic
 
+from phobos.kernels.cuda.layout import THREADS
+
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 _F32 = ir.FloatType()
 GLOBAL, SHARED = 1, 3  # NVVM's address spaces
@@ -405,3 +407,9 @@ def arrives_last(counter, n, flag):
         cuda.threadfence()
     cuda.syncthreads()
     return flag[0]
+
+
+@device
+def place_of_thread():
+    """(row, column) of this thread, where a thread does a value and the grid is x along a row, y by row."""
+    return cuda.blockIdx.y, cuda.blockIdx.x * THREADS + cuda.threadIdx.x

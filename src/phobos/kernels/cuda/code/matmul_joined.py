@@ -21,12 +21,12 @@ import numpy as np
 from numba import boolean, cuda, float32
 
 from phobos.gguf.quants import GGMLType
+from phobos.kernels.cuda.code.activations import ALL_GATES
 from phobos.kernels.cuda.code.formats import FORMATS
 from phobos.kernels.cuda.code.intrinsics import arrives_last, device, load_f32, load_i32
 from phobos.kernels.cuda.code.matmul import ROW_COUNTS, find_tile, make_outputs, make_rows
 from phobos.kernels.cuda.code.moe import combine_value
-from phobos.kernels.cuda.code.norm import N_WARPS, make_rms_row
-from phobos.kernels.cuda.code.pointwise import ALL_GATES, put_value
+from phobos.kernels.cuda.code.norm import N_WARPS, make_rms_row, put_value
 from phobos.kernels.cuda.code.rope import STORE_KEY, STORE_VALUE, make_rotate_head
 from phobos.kernels.cuda.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cuda.layout import BLOCK, PACKED, ROWS_OF_BLOCK, THREADS, WARP

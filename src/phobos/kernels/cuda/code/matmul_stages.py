@@ -24,6 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda, float32
 
+from phobos.kernels.cuda.code.activations import ALL_GATES
 from phobos.kernels.cuda.code.formats import FORMATS, Format
 from phobos.kernels.cuda.code.intrinsics import (
     close_copies,
@@ -47,7 +48,7 @@ from phobos.kernels.cuda.code.intrinsics import (
     wait_for_copies,
 )
 from phobos.kernels.cuda.code.matmul import EXACT, exact_float, finish
-from phobos.kernels.cuda.code.pointwise import ALL_GATES, put_value
+from phobos.kernels.cuda.code.norm import put_value
 from phobos.kernels.cuda.compiler import Float, Int, Kernel, kernel
 from phobos.kernels.cuda.layout import BLOCK, PARTS, STAGE_COLUMNS, STAGE_OUTPUTS, STAGE_THREADS, WARP
 

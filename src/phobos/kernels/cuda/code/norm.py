@@ -81,6 +81,15 @@ def record_stride(width):
     return (width + 8 * (width // BLOCK) + 15) // 16 * 16
 
 
+@device
+def put_value(out, codes, width, row, i, value):
+    """A value to the floats, the record, or both; a warp's columns are a block."""
+    if out != 0:
+        store_f32(out + 4 * (width * row + i), value)
+    if codes != 0:
+        quantize_warp(codes + record_stride(width) * row, width, i // BLOCK, value)
+
+
 def make_rms_row(n_threads: int):
     """`norm_row(out, codes, source, weight, residual, row, width, eps, shared)`: the norm of the row at `source` by
     `n_threads` threads, in the order that `NORM_THREADS` have; all of a block take part."""

@@ -118,7 +118,7 @@ def _lower_gate(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
         _multiply_pairs(low, op, tiles, "mix.gate", op.x.name, gate, gate_bias, 0)
         _multiply_pairs(low, op, tiles, "mix.up", op.x.name, op.up, op.up_bias, first_up)
         parts = (*hidden, at["mix.gate"], at["mix.up"], low.count_at(op.x), n_used, op.n_ff)
-        low.emit(f"pointwise:glu_{op.activation}", parts, op, (-(-op.n_ff // THREADS), tiles.n_pairs, 1))
+        low.emit(f"activations:glu_{op.activation}", parts, op, (-(-op.n_ff // THREADS), tiles.n_pairs, 1))
         return
     assert held.kind is not None
     x, stride = _input(low, op, gate)

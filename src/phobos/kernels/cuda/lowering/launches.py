@@ -13,7 +13,7 @@ import numpy as np
 from phobos.errors import UnsupportedModelError
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cuda.cache import SlotCache
-from phobos.kernels.cuda.card import Card, Launch
+from phobos.kernels.cuda.card import Card, GridLaunch
 from phobos.kernels.cuda.layout import BLOCK, HEADER_WORDS, N_ARRAYS, THREADS, TILED_ROWS, WARP, Header
 from phobos.kernels.cuda.lowering.buffers import buffer_sizes
 from phobos.kernels.cuda.lowering.fusion import Fusion
@@ -52,7 +52,7 @@ class LaunchBuilder:
         self.n_bytes = 4 * self.batch_words + sum(sizes.values())
         self.addresses = {name: card.allocate(n) for name, n in sizes.items()}
         _send_frequencies(card, program, self.addresses)
-        self.launches: list[Launch] = []
+        self.launches: list[GridLaunch] = []
         self.ops: list[Op | Fusion] = []
         self.quantized: set[str] = set()  # buffers whose quantized copy is fresh
         self.n_rows, self.n_outputs = 0, 0
@@ -97,7 +97,7 @@ class LaunchBuilder:
         if max(grid[1:]) > MAX_GRID:
             raise UnsupportedModelError("so many rows do not run on a card at once: use a smaller --batch-size")
         if 0 not in grid:
-            self.launches.append(Launch(kernel, tuple(arguments), grid, n_threads))
+            self.launches.append(GridLaunch(kernel, tuple(arguments), grid, n_threads))
             self.ops.append(op)
 
     # Quantized activations

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from phobos.errors import UnsupportedModelError
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cuda.cache import Formats, SlotCache
-from phobos.kernels.cuda.card import Card, Launch
+from phobos.kernels.cuda.card import Card, GridLaunch
 from phobos.kernels.cuda.layout import (
     BLOCK,
     CODED_K_DIM_MAX,
@@ -118,7 +118,7 @@ class Lowering(LaunchBuilder):
 
     def lower(
         self, n_rows: int, n_outputs: int, n_choices: int | None = None
-    ) -> tuple[tuple[Launch, ...], tuple[Op | Fusion, ...]]:
+    ) -> tuple[tuple[GridLaunch, ...], tuple[Op | Fusion, ...]]:
         """The launches of a pass of up to so many rows and wanted outputs, and what each is (part of) the doing of.
         With `n_choices` the best of so many first tokens is found too, see `chosen_at`."""
         self.begin(n_rows, n_outputs)
@@ -207,7 +207,7 @@ class Lowering(LaunchBuilder):
             width = op.out.width if weight.kind.is_float else op.out.width // BLOCK
             values = (self.at(op.out), *weight.planes, self.tokens, self.count_at(op.out), op.out.width)
             grid = self._values_grid(op.out, width)
-            self.emit(f"pointwise:embed_{weight.kind.name}", (*values, float(op.scale)), op, grid)
+            self.emit(f"embed:embed_{weight.kind.name}", (*values, float(op.scale)), op, grid)
             return
         n = len(op.frequencies)
         frequencies = self.addresses[f"{op.out.name}.frequencies"]
@@ -229,7 +229,7 @@ class Lowering(LaunchBuilder):
         arguments = (*self.outputs_of(op.out), *sources, self.count_at(op.out), 1, op.out.width)
         name = "glu" if isinstance(op, Glu) else "activate"
         grid = self._values_grid(op.out, op.out.width)
-        self.emit(f"pointwise:{name}_{op.activation}", arguments, op, grid)
+        self.emit(f"activations:{name}_{op.activation}", arguments, op, grid)
 
     def _pointwise(self, op: SoftCap | Splice | Add | AddGated | AddPosition | Temper) -> None:
         arguments: tuple[int | float, ...]
