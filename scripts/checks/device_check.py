@@ -42,7 +42,8 @@ from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import Backend, BackendLimits, Batch
 from phobos.kernels.cuda.backend import CudaBackend
 from phobos.kernels.cuda.card import GridLaunch, NvidiaCard, missing_part
-from phobos.kernels.cuda.compiler import Kernel, load_code
+from phobos.kernels.cuda.compiler import load_code
+from phobos.kernels.cuda.declaration import Kernel
 from phobos.kernels.cuda.layout import NORM_THREADS, WARP
 from phobos.kernels.placing.split import SplitBackend, Stage
 from phobos.program.stages import cut_program, find_borders

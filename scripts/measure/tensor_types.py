@@ -22,17 +22,16 @@ from phobos.kernels.cpu.layout import (
     GROUP,
     HEADER_WORDS,
     LINE,
-    PACKED,
     ROW_UNIT,
     Header,
     float_stride,
-    packed_bytes,
     quantized_stride,
     round_up,
     thread_scratch_bytes,
 )
 from phobos.kernels.cpu.limits import measure_limits
 from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.packed_types import PACKED, packed_bytes
 from phobos.kernels.cpu.team import Team
 from phobos.kernels.workers import usable_threads
 

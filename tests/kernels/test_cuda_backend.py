@@ -22,7 +22,7 @@ from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.backend import Backend, BackendLimits
 from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.cuda.backend import CudaBackend, class_of, classes_up_to
-from phobos.kernels.cuda.compiler import find_kernel
+from phobos.kernels.cuda.ptx import find_kernel
 from phobos.program.steps import Program
 from ptx.card import PtxCard
 

@@ -12,7 +12,9 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[dev]'")
 
 from phobos.kernels.cuda import code as kernel_source
-from phobos.kernels.cuda.compiler import CompiledKernel, Kernel, find_kernel, load_code
+from phobos.kernels.cuda.compiler import CompiledKernel, load_code
+from phobos.kernels.cuda.declaration import Kernel
+from phobos.kernels.cuda.ptx import find_kernel
 
 TARGETS = ((8, 0), (9, 0))
 MODULES = tuple(module.name for module in pkgutil.iter_modules(kernel_source.__path__))

@@ -15,9 +15,9 @@ from one_op import OneOp, join_batches, loaded, make_batch, make_matrix, quantiz
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.kernels.backend import Batch, find_best
 from phobos.kernels.cuda.backend import CudaBackend
-from phobos.kernels.cuda.layout import PACKED, packed_bytes
 from phobos.kernels.cuda.lowering.buffers import CHOICE_SPAN
-from phobos.kernels.cuda.pack import PACKERS
+from phobos.kernels.cuda.packed_types import PACKED, packed_bytes
+from phobos.kernels.cuda.packing import find_packer
 from phobos.program.steps import (
     Activate,
     Add,
@@ -123,7 +123,7 @@ def test_packed_levels(kind: GGMLType) -> None:
         where = np.flatnonzero((random_blocks(kind, 1, 256, 3) != random_blocks(kind, 1, 256, 3, size=0.7))[0])
         blocks[3, where] = 0
     want = TABLE[kind].dequantize(blocks).reshape(-1, 256)
-    codes, table, scales = PACKERS[kind](blocks)
+    codes, table, scales = find_packer(kind)(blocks)
     assert table is None and scales is not None
     each = np.stack([codes & 15, codes >> 4], axis=-1).reshape(-1, 2 * PACKED[kind].code_bytes)
     if PACKED[kind].code_bytes == 12:

@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -75,6 +75,13 @@ def hash_sources(package: str, folder: Path, modules: Iterable[str]) -> str:
             within = folder / module.replace(".", "/")
             pending += [module, *(f"{module}.{n}" for n in re.findall(r"\w+", names) if (within / f"{n}.py").exists())]
     return hashlib.sha256("\0".join(sources[name] for name in sorted(sources)).encode()).hexdigest()[:12]
+
+
+def find_families(function: str, families: Mapping[str, str]) -> tuple[str, ...]:
+    """The families of the packed types that a kernel's name names, since it is made of their files too; `families` by
+    the names of types."""
+    words = f"_{function}_"
+    return tuple(sorted({family for name, family in families.items() if f"_{name}_" in words}))
 
 
 def read(path: Path) -> bytes | None:

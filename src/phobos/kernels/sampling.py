@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from phobos.kernels.backend import FloatArray, IntArray
 from phobos.kernels.cpu.compiling.compiler import ENTRY_TYPE, LoadedKernel, encode_record, load_kernels
+from phobos.kernels.cpu.names import Named, sampling
 
 NO_IDS: IntArray = np.empty(0, np.int32)
 NO_VALUES: FloatArray = np.empty(0, np.float32)
-KERNELS = ("sampling:adjust", "sampling:draw", "sampling:read_top")
+KERNELS = (sampling.adjust.name, sampling.draw.name, sampling.read_top.name)
 
 _BLOCK = 64
 _N_BINS = 1024
@@ -84,10 +85,10 @@ class RowKernels:
         self._memory = tuple(_address(a) for a in (self._order, self._weights, self._maxima))
         self._functions = {name: ENTRY_TYPE(address) for name, address in self._addresses.items()}
 
-    def _call(self, name: str, *arguments: int | float) -> None:
+    def _call(self, kernel: Named, *arguments: int | float) -> None:
         """Run one kernel; the GIL is released while it runs."""
-        record = ctypes.create_string_buffer(encode_record(self._addresses[name], 0, arguments))
-        self._functions[name](ctypes.addressof(record), 0, 1)
+        record = ctypes.create_string_buffer(encode_record(self._addresses[kernel.name], 0, arguments))
+        self._functions[kernel.name](ctypes.addressof(record), 0, 1)
 
     def draw(
         self,
@@ -107,7 +108,7 @@ class RowKernels:
         """
         row = self._adjust(self._row(logits), chain, mask, seen_ids, seen_counts)
         self._call(
-            "sampling:draw",
+            sampling.draw,
             self._result_at,
             row,
             self.n_vocab,
@@ -130,7 +131,7 @@ class RowKernels:
         if len(mask) and len(mask) * 32 < self.n_vocab:
             raise ValueError(f"a mask of {len(mask)} words is too short for {self.n_vocab} tokens")
         self._call(
-            "sampling:adjust",
+            sampling.adjust,
             row,
             self.n_vocab,
             self._work_at,
@@ -152,7 +153,7 @@ class RowKernels:
         (fewer where fewer can be drawn); NaN and none where the row is no distribution."""
         n_top = min(n_top, self.n_vocab)
         self._call(
-            "sampling:read_top",
+            sampling.read_top,
             self._result_at,
             self._row(logits),
             self.n_vocab,
@@ -171,7 +172,7 @@ class RowKernels:
     def log_probabilities_of(self, logits: FloatArray, tokens: IntArray) -> FloatArray:
         """The natural log-probabilities of `tokens`; NaN where the row is no distribution."""
         self._call(
-            "sampling:read_top", self._result_at, self._row(logits), self.n_vocab, *self._memory, self._top_ids_at, 0
+            sampling.read_top, self._result_at, self._row(logits), self.n_vocab, *self._memory, self._top_ids_at, 0
         )
         greatest, total = self._result.view(np.float32)
         if total <= 0:

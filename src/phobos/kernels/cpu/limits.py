@@ -12,6 +12,7 @@ import numpy as np
 
 from phobos.kernels.cpu.compiling.compiler import cache_folder, encode_record, load_kernels
 from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.names import Named, probe
 from phobos.kernels.cpu.team import Team
 
 REGION_BYTES = 512 << 20
@@ -34,8 +35,8 @@ def measure_limits(n_threads: int) -> MachineLimits:
     region.bytes[:] = 1
     out = np.zeros(64 * (n_threads + 1), np.uint8)
     spare = out.ctypes.data + -out.ctypes.data % 64
-    read_s = _best("probe:read_memory", (spare, region.address, REGION_BYTES), n_threads)
-    multiply_s = _best("probe:multiply_codes", (spare, region.address, TURNS), n_threads)
+    read_s = _best(probe.read_memory, (spare, region.address, REGION_BYTES), n_threads)
+    multiply_s = _best(probe.multiply_codes, (spare, region.address, TURNS), n_threads)
     operations = OPERATIONS_A_TURN * TURNS * n_threads
     limits = MachineLimits(REGION_BYTES / read_s / 1e9, operations / multiply_s / 1e9)
     path = _memory_of(n_threads)
@@ -60,9 +61,9 @@ def _memory_of(n_threads: int) -> Path | None:
     return None if folder is None else folder / f"limits-{n_threads}.json"
 
 
-def _best(name: str, arguments: tuple[int, ...], n_threads: int) -> float:
+def _best(kernel: Named, arguments: tuple[int, ...], n_threads: int) -> float:
     """Seconds of the fastest of `REPEATS` runs by a whole team."""
-    record = np.frombuffer(encode_record(load_kernels([name])[name], 0, arguments), np.int64).copy()
+    record = np.frombuffer(encode_record(load_kernels([kernel.name])[kernel.name], 0, arguments), np.int64).copy()
     team = Team(n_threads, record.ctypes.data, 1)
     try:
         best = float("inf")

@@ -15,7 +15,7 @@ from types import TracebackType
 import numpy as np
 
 from phobos.gguf.grids import level_numbers
-from phobos.gguf.quants import TABLE, GGMLType
+from phobos.gguf.quants import TABLE
 from phobos.gguf.reader import GGUF
 from phobos.kernels.cpu.compiling.compiler import ENTRY_TYPE, LoadedKernel, encode_record
 from phobos.kernels.cpu.layout import GROUP, round_up
@@ -24,15 +24,6 @@ from phobos.kernels.cpu.weights import Weight, matrix_shape, packer_of
 
 SLICES_BYTES = 16 << 20  # packed at a time by all threads together: what they hold of the file
 LEAST_SLICE_BYTES = 1 << 20
-CODEBOOKS = {  # of the types whose packers look points up
-    GGMLType.IQ1_S: "iq1",
-    GGMLType.IQ1_M: "iq1",
-    GGMLType.IQ2_XXS: "iq2_xxs",
-    GGMLType.IQ2_XS: "iq2_xs",
-    GGMLType.IQ2_S: "iq2_s",
-    GGMLType.IQ3_XXS: "iq3_xxs",
-    GGMLType.IQ3_S: "iq3_s",
-}
 
 
 @dataclass(frozen=True)
@@ -145,8 +136,8 @@ class Packing:
         n_groups = round_up(n_out, GROUP) // GROUP
         first, last = (0, n_groups) if weight.widened else (piece.first, piece.last)
         source = _widen(gguf, weight.name) if weight.widened else gguf.data(weight.name)
-        book = CODEBOOKS.get(info.type)
-        table = level_numbers(book).ctypes.data if book is not None else 0
+        book = weight.kind.codebook
+        table = level_numbers(book).ctypes.data if book else 0
         function = self._packers[weight.kind.packer]
         arguments = (weight.address, source.ctypes.data, table, first, last, n_out, n_in // weight.kind.values)
         record = np.frombuffer(encode_record(function, 0, arguments), np.uint8).copy()

@@ -15,8 +15,9 @@ import numpy as np
 
 from phobos.kernels.cpu.compiling.compiler import ENTRY_TYPE, encode_record, load_kernels
 from phobos.kernels.cpu.layout import CONTROL_WORDS, Control
+from phobos.kernels.cpu.names import run
 
-KERNELS = ("run:run_steps", "run:serve")
+KERNELS = (run.run_steps.name, run.serve.name)
 PARK_AFTER_S = 0.003  # more than lies between two passes: who parks needs the interpreter to come back
 _TRIAL_TURNS, _TRIALS = 2000, 5
 
@@ -31,8 +32,8 @@ class Team:
         self._control = np.zeros(CONTROL_WORDS, np.int64)
         self._steps, self._n_steps = steps, n_steps
         addresses = load_kernels(KERNELS)
-        self._run_steps = ENTRY_TYPE(addresses["run:run_steps"])
-        self._serve = ENTRY_TYPE(addresses["run:serve"])
+        self._run_steps = ENTRY_TYPE(addresses[run.run_steps.name])
+        self._serve = ENTRY_TYPE(addresses[run.serve.name])
         self._record = ctypes.create_string_buffer(encode_record(0, 0, [self._control.ctypes.data]))
         self._record_address = ctypes.addressof(self._record)
         self._parked = [False] * n_threads

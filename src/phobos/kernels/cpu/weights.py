@@ -13,8 +13,9 @@ import numpy as np
 
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF
-from phobos.kernels.cpu.layout import BLOCK, LINE, PACKED, PackedType, packed_bytes, round_up
+from phobos.kernels.cpu.layout import BLOCK, LINE, round_up
 from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.packed_types import PACKED, PackedType, packed_bytes
 from phobos.program.steps import Program, ShortConv, matrices_of
 
 

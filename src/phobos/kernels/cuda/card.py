@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phobos.errors import PhobosError
-from phobos.kernels.cuda.compiler import CompiledKernel, CompileTarget, entry_name
+from phobos.kernels.cuda.compiler import CompiledKernel
+from phobos.kernels.cuda.ptx import CompileTarget, entry_name
 
 Bytes = npt.NDArray[np.uint8]
 LEAST_CAPABILITY: CompileTarget = (8, 0)  # the oldest that kernels are checked for

@@ -1,8 +1,4 @@
-"""Compiles kernels with Numba to PTX and on to a card's machine code, and keeps that.
-
-A kernel is a Python function whose annotated parameters (`Int`, `Float`) are 8-byte integers (addresses are integers)
-and float32. `kernel(n)` says how many threads a block of it has. Multiplications and additions are never contracted:
-what must be fused is written so, hence a formula has the same bits in every kernel that holds it.
+"""Loads the code of kernels, compiles what is missing, and keeps it.
 
 Code is kept under the user's cache directory (`PHOBOS_KERNEL_CACHE_DIR`; empty turns it off), in a folder named by a
 hash of the versions of the compiler and toolkit and by the compute capability; a file's name ends in a hash of the
@@ -11,132 +7,19 @@ sources its kernel is made of. A warm start reads those files and never imports 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib
 import importlib.metadata
-import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from phobos.errors import PhobosError
 from phobos.kernels import code_cache
+from phobos.kernels.cuda.packed_types import PACKED
+from phobos.kernels.cuda.ptx import CompileTarget, assemble, compile_to_ptx
 from phobos.kernels.workers import Compiled, compile_in_processes, print_compiled
-
-Int = int
-Float = float
-CompileTarget = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel's source, its parameters in order, the threads of a block, and how many blocks a multiprocessor should
-    hold at least, which bounds the registers."""
-
-    function: Callable[..., None]
-    parameters: tuple[type, ...]
-    n_threads: int
-    min_blocks: int
-
-    @property
-    def name(self) -> str:
-        """Module and function, as `load_code` takes it."""
-        return f"{self.function.__module__.rpartition('.')[2]}:{self.function.__name__}"
-
-
-def kernel(n_threads: int, min_blocks: int = 1) -> Callable[[Callable[..., None]], Kernel]:
-    """Declare a kernel; it is compiled when first loaded."""
-
-    def declare(function: Callable[..., None]) -> Kernel:
-        hints = inspect.get_annotations(function, eval_str=True)
-        return Kernel(
-            function, tuple(hints[name] for name in inspect.signature(function).parameters), n_threads, min_blocks
-        )
-
-    return declare
-
-
-def find_kernel(name: str) -> Kernel:
-    """The declared kernel "module:function"."""
-    module_name, _, function_name = name.partition(":")
-    found = getattr(importlib.import_module(f"phobos.kernels.cuda.code.{module_name}"), function_name)
-    if not isinstance(found, Kernel):
-        raise TypeError(f"{name} is not a kernel")
-    return found
-
-
-def compile_to_ptx(name: str, targets: Sequence[CompileTarget]) -> list[str]:
-    """PTX of a kernel for each target; needs no card."""
-    from numba import types
-
-    compiler, nvvm = _module("compiler"), _module("cudadrv.nvvm")
-    declared = find_kernel(name)
-    kinds = tuple(types.int64 if kind is Int else types.float32 for kind in declared.parameters)
-    with _compiling_for(targets[0]):
-        compiled = compiler.compile_cuda(
-            declared.function, types.void, kinds, debug=False, lineinfo=False, fastmath=False,
-            nvvm_options={"opt": 3}, cc=targets[0],
-        )  # fmt: skip
-    entry = compiled.fndesc.llvm_func_name
-    library = compiled.library
-    function = library.get_function(entry)
-    library._entry_name = entry
-    compiler.kernel_fixup(function, False)
-    nvvm.set_launch_bounds(function, (declared.n_threads, declared.min_blocks))
-    texts = []
-    for target in targets:
-        options = {"opt": 3, "arch": f"compute_{target[0]}{target[1]}", "fma": False}
-        ptx = nvvm.compile_ir(library.llvm_strs, **options).decode().strip("\0")
-        texts.append(ptx.replace(entry, entry_name(name)))
-    return texts
-
-
-def _module(name: str) -> Any:
-    """A module of numba-cuda, which takes the place of Numba's own `numba.cuda`."""
-    return importlib.import_module(f"numba.cuda.{name}")
-
-
-@contextlib.contextmanager
-def _compiling_for(target: CompileTarget) -> Iterator[None]:
-    """Device functions are compiled for "the current device": without one, or for another, it is this."""
-    dispatcher = _module("dispatcher")
-    found = dispatcher.get_current_device
-    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=target)
-    try:
-        yield
-    finally:
-        dispatcher.get_current_device = found
-
-
-def entry_name(name: str) -> str:
-    """What a kernel's entry is called in its code."""
-    return name.replace(":", "_")
-
-
-def assemble(ptx: str, target: CompileTarget) -> tuple[bytes, str]:
-    """Machine code of a PTX text, and what the assembler says of its registers and memory; needs no card."""
-    from cuda.bindings import nvjitlink
-
-    handle = nvjitlink.create(3, [f"-arch=sm_{target[0]}{target[1]}", "-O3", "-verbose"])
-    try:
-        data = ptx.encode()
-        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), "kernel.ptx")
-        nvjitlink.complete(handle)
-        code = bytearray(nvjitlink.get_linked_cubin_size(handle))
-        nvjitlink.get_linked_cubin(handle, code)
-        log = bytearray(nvjitlink.get_info_log_size(handle))
-        nvjitlink.get_info_log(handle, log)
-    finally:
-        nvjitlink.destroy(handle)
-    return bytes(code), log.decode(errors="replace").strip("\0")
-
-
-# The cache
 
 
 @cache
@@ -154,16 +37,19 @@ def _version(package: str) -> str:
 
 
 @cache
-def _source_hash(module: str) -> str:
-    """A hash of a module's source and of all it imports from this package."""
-    return code_cache.hash_sources("phobos.kernels.cuda", Path(__file__).parent, [f"code.{module}"])
+def _source_hash(module: str, families: tuple[str, ...]) -> str:
+    """A hash of the source of a module and of some families of types, of what compiles them, and of all they import
+    from this package."""
+    modules = [f"code.{module}", *(f"code.types.{family}" for family in families), "ptx"]
+    return code_cache.hash_sources("phobos.kernels.cuda", Path(__file__).parent, modules)
 
 
 def _path(root: Path, name: str, target: CompileTarget, suffix: str) -> Path:
     """The file that holds something of a kernel: its "ptx", "cubin", or the assembler's "log"."""
     module, _, function = name.partition(":")
     folder = root / f"cuda-{code_cache.FORMAT}-{_toolkit_hash()}-sm{target[0]}{target[1]}"
-    return folder / f"{module}.{function}-{_source_hash(module)}.{suffix}"
+    families = code_cache.find_families(function, {p.name: p.family for p in PACKED.values()})
+    return folder / f"{module}.{function}-{_source_hash(module, families)}.{suffix}"
 
 
 @dataclass(frozen=True)

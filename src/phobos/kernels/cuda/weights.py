@@ -16,8 +16,9 @@ import numpy as np
 from phobos.gguf.quants import TABLE, GGMLType
 from phobos.gguf.reader import GGUF
 from phobos.kernels.cuda.card import Card
-from phobos.kernels.cuda.layout import LINE, PACKED, PackedType, packed_bytes, plane_bytes, round_up
-from phobos.kernels.cuda.pack import PACKERS
+from phobos.kernels.cuda.layout import LINE, round_up
+from phobos.kernels.cuda.packed_types import PACKED, PackedType, packed_bytes, plane_bytes
+from phobos.kernels.cuda.packing import find_packer
 
 SLAB_BYTES = 16 << 20  # of the file, packed and sent at a time
 N_PACKERS = 4  # slabs at work at once
@@ -99,7 +100,7 @@ def _send(gguf: GGUF, card: Card, weight: Weight, pool: ThreadPoolExecutor) -> I
     blocks = data.reshape(-1, TABLE[kind].n_bytes)
     step = max(1, SLAB_BYTES // TABLE[kind].n_bytes)
     slabs = [blocks[first : first + step] for first in range(0, len(blocks), step)]
-    pack = PACKERS.get(kind, lambda slab: (np.ascontiguousarray(slab), None, None))
+    pack = find_packer(kind)
     starts = list(weight.planes)
     for turn in range(0, len(slabs), N_PACKERS):
         for planes in pool.map(pack, slabs[turn : turn + N_PACKERS]):

@@ -10,12 +10,13 @@ from functools import cache
 
 from phobos.kernels.cpu.code import elementary
 from phobos.kernels.cpu.code.access import load_i64, vload, vstore
-from phobos.kernels.cpu.code.formats import FORMATS, Format
+from phobos.kernels.cpu.code.formats import Format, find_format
 from phobos.kernels.cpu.code.matmul import make_stream, make_tile_sums
 from phobos.kernels.cpu.code.norm import quantize_block
 from phobos.kernels.cpu.code.sync import take_work
 from phobos.kernels.cpu.declaration import Int, Kernel, kernel
 from phobos.kernels.cpu.layout import BLOCK, GROUP, ROW_UNIT, STREAMED_ROWS, Header
+from phobos.kernels.cpu.packed_types import PACKED
 
 _PASS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
 _STREAM_BYTES = 64 * (STREAMED_ROWS + ROW_UNIT)  # a vector a row, for whole tiles of rows
@@ -69,9 +70,10 @@ def _make_gated(form: Format, activation, name: str) -> Kernel:
 @cache
 def __getattr__(name: str) -> Kernel:
     """`gated_TYPE_ACTIVATION`: made when asked for, since there are as many as types times activations."""
-    for form in FORMATS.values():
-        head = f"gated_{form.kind.name}_"
+    for kind in {packed.name for packed in PACKED.values()}:
+        head = f"gated_{kind}_"
         activation = getattr(elementary, name.removeprefix(head), None) if name.startswith(head) else None
-        if activation is not None:
+        form = find_format(kind) if activation is not None else None
+        if isinstance(form, Format):
             return _make_gated(form, activation, name)
     raise AttributeError(f"no kernel {name}")

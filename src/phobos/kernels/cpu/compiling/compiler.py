@@ -34,9 +34,11 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from phobos.kernels import code_cache
+from phobos.kernels.cpu.compiling.machine import make_target_machine
 from phobos.kernels.cpu.declaration import Kernel
 from phobos.kernels.cpu.features import CPU, target
 from phobos.kernels.cpu.layout import FIRST_ARGUMENT, RECORD_WORDS
+from phobos.kernels.cpu.packed_types import FAMILIES
 from phobos.kernels.workers import Compiled, compile_in_processes, print_compiled
 
 
@@ -65,14 +67,7 @@ def _compile(declared: Kernel) -> bytes:
     return bytes(_target_machine().emit_object(module))
 
 
-@cache
-def _target_machine() -> Any:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    cpu, features = target()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc="default", codemodel="jitdefault", jit=True
-    )
+_target_machine = cache(make_target_machine)
 
 
 # What object code may refer to beside itself. LLVM resolves all of it or none, and in a process without Numba it knows
@@ -102,21 +97,12 @@ _engines: list[Any] = []  # loaded code lives as long as the process
 
 def _load(object_code: bytes) -> int:
     """Address of `entry` in object code."""
-    _target_machine()
     _provide_symbols()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine_for_engine())
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), make_target_machine())  # which it owns from now on
     engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
     engine.finalize_object()
     _engines.append(engine)
     return int(engine.get_function_address("entry"))
-
-
-def _target_machine_for_engine() -> Any:
-    """An engine owns its target machine, so each needs one."""
-    cpu, features = target()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc="default", codemodel="jitdefault", jit=True
-    )
 
 
 # The cache
@@ -190,16 +176,17 @@ def load_kernels(
 
 def _path(folder: Path, name: str) -> Path:
     module, _, function = name.partition(":")
-    return folder / f"{module}.{function}-{_source_hash(module)}.o"
+    families = code_cache.find_families(function, FAMILIES)
+    return folder / f"{module}.{function}-{_source_hash(module, families)}.o"
 
 
 @cache
-def _source_hash(module: str) -> str:
-    """A hash of the source of a module, of what compiles it, and of all they import from this package."""
+def _source_hash(module: str, families: tuple[str, ...]) -> str:
+    """A hash of the source of a module and of some families of types, of what compiles them, and of all they import
+    from this package."""
     folder = Path(__file__).parent.parent
-    return code_cache.hash_sources(
-        "phobos.kernels.cpu", folder, [f"code.{module}", "compiling.compiler", "compiling.emit"]
-    )
+    modules = [f"code.{module}", *(f"code.types.{family}" for family in families)]
+    return code_cache.hash_sources("phobos.kernels.cpu", folder, [*modules, "compiling.emit", "compiling.machine"])
 
 
 def _load_file(folder: Path | None, name: str, seconds: float) -> bool:

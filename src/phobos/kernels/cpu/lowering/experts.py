@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from phobos.kernels.cpu.layout import Order, float_stride, quantized_stride
 from phobos.kernels.cpu.lowering.buffers import ACTIVE, ORDER, PLACES, SOURCES
 from phobos.kernels.cpu.lowering.launches import LaunchBuilder
+from phobos.kernels.cpu.names import activations, made, moe, norm
 from phobos.kernels.cpu.weights import takes_codes
 from phobos.kernels.float_readers import input_matrices
 from phobos.program.steps import Experts, Gating, HeadMatMul
@@ -27,26 +28,26 @@ def lower_experts(low: LaunchBuilder, op: Experts) -> None:
     arguments: tuple[int | float, ...] = (
         at[ORDER], low.at(op.route), low.count_at(op.x), op.n_experts, n_used, at[ACTIVE], at[SOURCES], at[PLACES],
     )  # fmt: skip
-    low.emit("moe:sort_rows", arguments, op, reads=frozenset({op.route.name}), writes=_TABLES)
+    low.emit(moe.sort_rows, arguments, op, reads=frozenset({op.route.name}), writes=_TABLES)
     for codes in sorted({takes_codes(low.weights, name) for name in input_matrices(op)}):
         source = low.codes_of(op.x, op) if codes else low.at(op.x)
         stride = quantized_stride(op.x.width) if codes else float_stride(op.x.width)
         suffix = ".q8" if codes else ""
         arguments = (at["mix.in" + suffix], source, at[ORDER], at[SOURCES], stride, n_used)
         reads = _TABLES | {op.x.name + suffix}
-        low.emit("moe:gather", arguments, op, reads=reads, writes=frozenset({"mix.in" + suffix}))
+        low.emit(moe.gather, arguments, op, reads=reads, writes=frozenset({"mix.in" + suffix}))
     if op.gate is None:
         _multiply(low, op, op.up, op.up_bias, "mix.in", "mix.gate", (op.x.width, op.n_ff, 2 * op.n_ff, 0))
         _multiply(low, op, op.up, op.up_bias, "mix.in", "mix.up", (op.x.width, op.n_ff, 2 * op.n_ff, op.n_ff))
     else:
         _multiply(low, op, op.gate, op.gate_bias, "mix.in", "mix.gate", (op.x.width, op.n_ff, op.n_ff, 0))
         _multiply(low, op, op.up, op.up_bias, "mix.in", "mix.up", (op.x.width, op.n_ff, op.n_ff, 0))
-    kernel = f"activations:glu_{op.activation}"
     is_coded = takes_codes(low.weights, op.down)
+    kernel = made(activations, "glu", op.activation, *(["quantize"] if is_coded else []))
     hidden = "mix.hidden.q8" if is_coded else "mix.hidden"
     arguments = (at[hidden], at["mix.gate"], at["mix.up"], at[ORDER] + Order.N_PAIRS, op.n_ff)
     low.emit(
-        kernel + "_quantize" * is_coded, arguments, op,
+        kernel, arguments, op,
         reads=frozenset({"mix.gate", "mix.up", ORDER}), writes=frozenset({hidden}),
     )  # fmt: skip
     _multiply(low, op, op.down, op.down_bias, "mix.hidden", "mix.out", (op.n_ff, op.out.width, op.out.width, 0))
@@ -56,7 +57,7 @@ def lower_experts(low: LaunchBuilder, op: Experts) -> None:
         low.count_at(op.out), op.out.width, n_used, at[PLACES],
     )  # fmt: skip
     reads = frozenset({"mix.out", PLACES, op.route.name}) | residual
-    low.emit("moe:combine", arguments, op, reads=reads, writes=frozenset({op.out.name}))
+    low.emit(moe.combine, arguments, op, reads=reads, writes=frozenset({op.out.name}))
 
 
 def lower_heads(low: LaunchBuilder, op: HeadMatMul) -> None:
@@ -66,15 +67,15 @@ def lower_heads(low: LaunchBuilder, op: HeadMatMul) -> None:
     arguments: tuple[int | float, ...] = (
         at[ORDER], low.count_at(op.x), op.n_heads, at[ACTIVE], at[SOURCES], at[PLACES],
     )  # fmt: skip
-    low.emit("moe:head_order", arguments, op, reads=frozenset(), writes=_TABLES)
+    low.emit(moe.head_order, arguments, op, reads=frozenset(), writes=_TABLES)
     arguments = (at["mix.in"], low.at(op.x), at[ORDER], at[SOURCES], float_stride(n_in), 1)
-    low.emit("moe:gather", arguments, op, reads=_TABLES | {op.x.name}, writes=frozenset({"mix.in"}))
+    low.emit(moe.gather, arguments, op, reads=_TABLES | {op.x.name}, writes=frozenset({"mix.in"}))
     if takes_codes(low.weights, op.weight):
         arguments = (at["mix.in.q8"], at["mix.in"], at[ORDER] + Order.N_PAIRS, n_in)
-        low.emit("norm:quantize", arguments, op, reads=frozenset({"mix.in", ORDER}), writes=frozenset({"mix.in.q8"}))
+        low.emit(norm.quantize, arguments, op, reads=frozenset({"mix.in", ORDER}), writes=frozenset({"mix.in.q8"}))
     _multiply(low, op, op.weight, None, "mix.in", "mix.out", (n_in, n_out, n_out, 0))
     arguments = (low.at(op.out), at["mix.out"], at[ORDER], at[PLACES], float_stride(n_out), 1)
-    low.emit("moe:gather", arguments, op, reads=_TABLES | {"mix.out"}, writes=frozenset({op.out.name}))
+    low.emit(moe.gather, arguments, op, reads=_TABLES | {"mix.out"}, writes=frozenset({op.out.name}))
 
 
 def _multiply(
@@ -90,4 +91,4 @@ def _multiply(
         low.addresses[target], low.addresses[source], held.address, low.weight_at(bias), low.addresses[ORDER],
         low.addresses[ACTIVE], low.header, low.new_work(), n_out, n_in, matrix_rows, first_row,
     )  # fmt: skip
-    low.emit(f"moe:matmul_{held.kind.name}", arguments, op, reads=_TABLES | {source}, writes=frozenset({target}))
+    low.emit(made(moe, "matmul", held.kind.name), arguments, op, reads=_TABLES | {source}, writes=frozenset({target}))

@@ -14,6 +14,7 @@ from phobos.kernels.cpu.layout import LINE, Header, round_up
 from phobos.kernels.cpu.lowering import fusion
 from phobos.kernels.cpu.lowering.buffers import buffer_sizes
 from phobos.kernels.cpu.memory import Arena
+from phobos.kernels.cpu.names import Named, norm
 from phobos.kernels.cpu.states import SlotStates
 from phobos.kernels.cpu.weights import Weight
 from phobos.program.steps import (
@@ -23,7 +24,6 @@ from phobos.program.steps import (
     LayerNorm,
     Op,
     Program,
-    RmsNorm,
     StateLayer,
     reads_of,
     writes_of,
@@ -101,23 +101,29 @@ class LaunchBuilder:
     # Launches
 
     def emit(
-        self, kernel: str, arguments: tuple[int | float, ...], op: Op, *, reads: frozenset[str], writes: frozenset[str]
+        self,
+        kernel: Named,
+        arguments: tuple[int | float, ...],
+        op: Op,
+        *,
+        reads: frozenset[str],
+        writes: frozenset[str],
     ) -> None:
         """One more launch."""
-        self._launches.append(Launch(kernel, arguments, reads, writes, op))
+        self._launches.append(Launch(kernel.name, arguments, reads, writes, op))
         self._quantized -= writes
 
     def emit_producer(
-        self, kernel: str, op: RmsNorm | LayerNorm | Glu | Activate, arguments: tuple[int | float, ...]
+        self, plain: Named, quantizing: Named, op: LayerNorm | Glu | Activate, arguments: tuple[int | float, ...]
     ) -> None:
-        """Emit an op that has a fused twin: quantizing where only codes are read, else plain."""
+        """Emit an op that has two kernels: the quantizing one where only codes are read, else the plain one."""
         if op.out.name in self.coded:
-            self.emit_codes(f"{kernel}_quantize", arguments, op, reads_of(op), op.out)
+            self.emit_codes(quantizing, arguments, op, reads_of(op), op.out)
         else:
-            self.emit(kernel, (self.at(op.out), *arguments), op, reads=reads_of(op), writes=writes_of(op))
+            self.emit(plain, (self.at(op.out), *arguments), op, reads=reads_of(op), writes=writes_of(op))
 
     def emit_codes(
-        self, kernel: str, arguments: tuple[int | float, ...], op: Op, reads: frozenset[str], out: Buffer
+        self, kernel: Named, arguments: tuple[int | float, ...], op: Op, reads: frozenset[str], out: Buffer
     ) -> None:
         """Emit a kernel that writes the quantized copy of `out`, whose address goes before the arguments."""
         target = out.name + ".q8"
@@ -129,7 +135,7 @@ class LaunchBuilder:
         target = x.name + ".q8"
         if x.name not in self._quantized:
             arguments = (self.addresses[target], self.at(x), self.count_at(x), x.width)
-            self.emit("norm:quantize", arguments, op, reads=frozenset({x.name}), writes=frozenset({target}))
+            self.emit(norm.quantize, arguments, op, reads=frozenset({x.name}), writes=frozenset({target}))
             self._quantized.add(x.name)
         return self.addresses[target]
 

@@ -18,11 +18,24 @@ from phobos.kernels.cpu.layout import (
     GROUP,
     LINE,
     SPAN,
-    packed_bytes,
     round_up,
 )
 from phobos.kernels.cpu.lowering import experts, fusion, recurrent
 from phobos.kernels.cpu.lowering.launches import BatchAddresses, Launch, LaunchBuilder
+from phobos.kernels.cpu.names import (
+    activations,
+    attention,
+    embed,
+    gated,
+    made,
+    matmul,
+    moe,
+    norm,
+    pointwise,
+    rope,
+    streams,
+)
+from phobos.kernels.cpu.packed_types import packed_bytes
 from phobos.kernels.cpu.states import SlotStates
 from phobos.kernels.cpu.weights import Weight, takes_codes
 from phobos.program.steps import (
@@ -105,7 +118,7 @@ class Lowering(LaunchBuilder):
                     self._other_norm(op)
                 case Activate():
                     arguments = (self.at(op.x), self.count_at(op.out), op.out.width)
-                    self.emit_producer(f"activations:activate_{op.activation}", op, arguments)
+                    self._activation("activate", op, arguments)
                 case Route() | AddGated():
                     self._route(op)
                 case Experts():
@@ -134,23 +147,27 @@ class Lowering(LaunchBuilder):
             glu.out.width, gate.x.width,
         )  # fmt: skip
         reads = frozenset({gate.x.name + ".q8"})
-        self.emit_codes(f"gated:gated_{kind.name}_{glu.activation}", arguments, gate, reads, glu.out)
+        self.emit_codes(made(gated, "gated", kind.name, glu.activation), arguments, gate, reads, glu.out)
 
     def _glu(self, op: Glu) -> None:
         arguments = (self.at(op.gate), self.at(op.up), self.count_at(op.out), op.out.width)
-        self.emit_producer(f"activations:glu_{op.activation}", op, arguments)
+        self._activation("glu", op, arguments)
+
+    def _activation(self, form: str, op: Glu | Activate, arguments: tuple[int | float, ...]) -> None:
+        plain = made(activations, form, op.activation)
+        self.emit_producer(plain, made(activations, form, op.activation, "quantize"), op, arguments)
 
     def _route(self, op: Route | AddGated) -> None:
         arguments: tuple[int | float, ...]
         if isinstance(op, Route):
-            kernel = "moe:route"
+            kernel = moe.route
             arguments = (
                 self.at(op.out), self.at(op.logits), self.weight_at(op.bias), self.count_at(op.out), self.header,
                 op.logits.width, op.n_used, experts.GATINGS[op.gating], op.n_groups, op.n_groups_used,
                 int(op.is_normalized), float(op.scale), self.weight_at(op.expert_scales),
             )  # fmt: skip
         else:
-            kernel = "pointwise:add_gated"
+            kernel = pointwise.add_gated
             arguments = (
                 self.at(op.out), self.at(op.x), self.at(op.gate), self.at(op.residual), self.count_at(op.out),
                 op.out.width,
@@ -163,38 +180,38 @@ class Lowering(LaunchBuilder):
             rows_of = self.outputs if op.out.per_output and not op.x.per_output else 0
             weights = (self.weight_at(op.weight), self.weight_at(op.bias))
             arguments = (self.at(op.x), *weights, rows_of, self.count_at(op.out), op.x.width, float(op.eps))
-            self.emit_producer("norm:layer_norm", op, arguments)
+            self.emit_producer(norm.layer_norm, norm.layer_norm_quantize, op, arguments)
             return
         dim = op.x.width // op.n_heads
         arguments = (
             self.at(op.out), self.at(op.x), self.weight_at(op.weight), self.count_at(op.out), op.n_heads, dim,
             4 * dim * op.has_own_weights, float(op.eps),
         )  # fmt: skip
-        self.emit("norm:head_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit(norm.head_norm, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _columns(self, op: Splice | Add | AddPosition | Temper) -> None:
         arguments: tuple[int | float, ...]
         match op:
             case Splice():
-                kernel = "pointwise:splice"
+                kernel = pointwise.splice
                 arguments = (
                     self.at(op.out), self.at(op.x), self.count_at(op.out), op.out.width, op.x.width, op.n_heads,
                     op.width, op.x_start, op.x_stride, op.out_start, op.out_stride,
                 )  # fmt: skip
             case Add():
-                kernel = "pointwise:add"
+                kernel = pointwise.add
                 residual = self.at(op.residual) if op.residual is not None else 0
                 arguments = (
                     self.at(op.out), self.at(op.x), residual, self.count_at(op.out), op.out.width, float(op.scale),
                     self.weight_at(op.weight), int(op.weight is not None and self.weights[op.weight].n_bytes > LINE),
                 )  # fmt: skip
             case AddPosition():
-                kernel = "pointwise:add_position"
+                kernel = pointwise.add_position
                 arguments = (
                     self.at(op.x), self.weight_at(op.weight), self.header, self.count_at(op.x), op.x.width,
                 )  # fmt: skip
             case Temper():
-                kernel = "pointwise:temper"
+                kernel = pointwise.temper
                 arguments = (
                     self.at(op.x), self.header, self.count_at(op.x), op.x.width, op.span, float(op.slope),
                 )  # fmt: skip
@@ -204,24 +221,24 @@ class Lowering(LaunchBuilder):
         arguments: tuple[int | float, ...]
         match op:
             case Mix():
-                kernel = "streams:mix"
+                kernel = streams.mix
                 coefficients, residual = (self.at(b) if b is not None else 0 for b in (op.coefficients, op.residual))
                 arguments = (
                     self.at(op.out), self.at(op.x), coefficients, residual, self.count_at(op.out),
                     op.x.width // op.n_in, op.n_out, op.n_in, op.skipped, float(op.offset),
                 )  # fmt: skip
             case MatchLength():
-                kernel = "streams:match_length"
+                kernel = streams.match_length
                 width = op.x.width // op.n_heads
                 arguments = (self.at(op.x), self.at(op.target), self.count_at(op.x), op.n_heads, width)
             case Sparsify():
-                kernel = "streams:sparsify"
+                kernel = streams.sparsify
                 arguments = (self.at(op.x), self.count_at(op.x), op.x.width, float(op.multiplier))
         self.emit(kernel, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _soft_cap(self, op: SoftCap) -> None:
         arguments = (self.at(op.x), self.count_at(op.x), op.x.width, float(op.cap))
-        self.emit("pointwise:soft_cap", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit(pointwise.soft_cap, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _embed(self, op: Embed) -> None:
         weight = self.weights[op.weight]
@@ -234,7 +251,7 @@ class Lowering(LaunchBuilder):
             op.out.width,
             float(op.scale),
         )
-        self.emit(f"embed:embed_{weight.kind.name}", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit(made(embed, "embed", weight.kind.name), arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _rope_table(self, op: RopeTable) -> None:
         """A frequency is kept as two float32 whose sum is the float64."""
@@ -246,18 +263,18 @@ class Lowering(LaunchBuilder):
         arguments = (
             self.at(op.out), address, self.header, self.count_at(op.out), len(op.frequencies), float(op.magnitude),
         )  # fmt: skip
-        self.emit("rope:rope_table", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit(rope.rope_table, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _rms_norm(self, op: RmsNorm) -> None:
         rows_of = self.outputs if op.out.per_output and not op.x.per_output else 0
         head = (self.at(op.x), self.weight_at(op.weight))
         tail = (rows_of, self.count_at(op.out), op.x.width, float(op.eps))
         if op.residual is None and op.out.name in self.coded:
-            self.emit_codes("norm:rms_norm_quantize", (*head, *tail), op, reads_of(op), op.out)
+            self.emit_codes(norm.rms_norm_quantize, (*head, *tail), op, reads_of(op), op.out)
             return
         residual = self.at(op.residual) if op.residual is not None else 0
         arguments = (self.at(op.out), *head, residual, *tail)
-        self.emit("norm:rms_norm", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit(norm.rms_norm, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
     def _matmul(self, op: MatMul) -> None:
         weight = self.weights[op.weight]
@@ -274,7 +291,7 @@ class Lowering(LaunchBuilder):
         if codes:
             residual = {op.residual.name} if op.residual is not None else set()
             reads = frozenset({op.x.name + ".q8"} | residual)
-        self.emit(f"matmul:matmul_{weight.kind.name}", arguments, op, reads=reads, writes=writes_of(op))
+        self.emit(made(matmul, "matmul", weight.kind.name), arguments, op, reads=reads, writes=writes_of(op))
 
     def _matrix_at(self, op: MatMul) -> int:
         """Address of the first group of a weight that is used."""
@@ -291,7 +308,9 @@ class Lowering(LaunchBuilder):
             layer.v_dim, op.table.width // 2 if op.table is not None else 0, int(op.style == "neox"),
             self.weight_at(op.q_norm), self.weight_at(op.k_norm), float(op.eps),
         )  # fmt: skip
-        self.emit(f"rope:rotate_store_{self._cache.formats}", arguments, op, reads=reads_of(op), writes=writes_of(op))
+        self.emit(
+            made(rope, "rotate_store", self._cache.formats), arguments, op, reads=reads_of(op), writes=writes_of(op)
+        )
 
     def _attention(self, op: Attention) -> None:
         layer = op.layer
@@ -304,7 +323,7 @@ class Lowering(LaunchBuilder):
             self.weight_at(op.sinks),
         )  # fmt: skip
         writes = writes_of(op) | {"parts"}
-        self.emit(f"attention:attention_{self._cache.formats}", arguments, op, reads=reads_of(op), writes=writes)
+        self.emit(made(attention, "attention", self._cache.formats), arguments, op, reads=reads_of(op), writes=writes)
         shape = (
             parts,
             self.header,
@@ -317,7 +336,7 @@ class Lowering(LaunchBuilder):
         )
         if layer.v_dim % BLOCK == 0 and op.out.name in self.coded:
             reads = writes_of(op) | {"parts"}
-            self.emit_codes("attention:attention_merge_quantize", (self.at(op.out), *shape), op, reads, op.out)
+            self.emit_codes(attention.attention_merge_quantize, (self.at(op.out), *shape), op, reads, op.out)
         else:
             arguments = (self.at(op.out), *shape)
-            self.emit("attention:attention_merge", arguments, op, reads=frozenset({"parts"}), writes=writes_of(op))
+            self.emit(attention.attention_merge, arguments, op, reads=frozenset({"parts"}), writes=writes_of(op))

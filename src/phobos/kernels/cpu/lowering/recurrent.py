@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phobos.kernels.cpu.layout import float_stride
 from phobos.kernels.cpu.lowering.launches import LaunchBuilder
+from phobos.kernels.cpu.names import delta, made, scan, short_conv
 from phobos.program.steps import GatedDelta, SelectiveScan, ShortConv, reads_of, writes_of
 
 
@@ -13,7 +14,7 @@ def lower_short_conv(low: LaunchBuilder, op: ShortConv) -> None:
         low.at(op.out), low.at(op.x), low.weight_at(op.weight), low.weight_at(op.bias), low.state_at(op.state),
         low.states.slot_bytes, low.header, low.count_at(op.out), op.x.width, op.width,
     )  # fmt: skip
-    kernel = f"short_conv:short_conv_{op.activation or 'identity'}"
+    kernel = made(short_conv, "short_conv", op.activation or "identity")
     low.emit(kernel, arguments, op, reads=reads_of(op), writes=writes_of(op))
 
 
@@ -29,25 +30,25 @@ def lower_gated_delta(low: LaunchBuilder, op: GatedDelta) -> None:
         float(op.scale), float(op.eps),
     )  # fmt: skip
     ready = frozenset({op.q.name, op.k.name, op.decay.name, op.beta.name})
-    low.emit("delta:delta_prepare", arguments, op, reads=ready, writes=ready)
+    low.emit(delta.delta_prepare, arguments, op, reads=ready, writes=ready)
     arguments = (
         low.at(op.out), q, k, v, q_stride, k_stride, v_stride, low.at(op.decay), low.at(op.beta),
         low.state_at(op.state), low.states.slot_bytes, low.header, low.count_at(op.out), op.n_heads, op.n_k_heads,
         op.k_dim, op.v_dim, decay_dim, int(op.is_tiled),
     )  # fmt: skip
     reads = ready | {op.v.name, state}
-    low.emit("delta:delta_scan", arguments, op, reads=reads, writes=frozenset({op.out.name, state}))
+    low.emit(delta.delta_scan, arguments, op, reads=reads, writes=frozenset({op.out.name, state}))
 
 
 def lower_selective_scan(low: LaunchBuilder, op: SelectiveScan) -> None:
     """What has no order among rows first, then the rows in order."""
     state, dt = f"state {op.state.index}", frozenset({op.dt.name})
     arguments: tuple[int | float, ...] = (low.at(op.dt), low.weight_at(op.dt_bias), low.count_at(op.dt), op.n_heads)
-    low.emit("scan:scan_prepare", arguments, op, reads=dt, writes=dt)
+    low.emit(scan.scan_prepare, arguments, op, reads=dt, writes=dt)
     arguments = (
         low.at(op.out), low.at(op.x), low.at(op.dt), low.weight_at(op.rate), low.weight_at(op.skip),
         low.state_at(op.state), low.states.slot_bytes, low.header, low.count_at(op.out), op.n_heads, op.head_dim,
         op.n_groups, op.state_dim,
     )  # fmt: skip
     reads, writes = dt | {op.x.name, state}, frozenset({op.out.name, state})
-    low.emit("scan:selective_scan", arguments, op, reads=reads, writes=writes)
+    low.emit(scan.selective_scan, arguments, op, reads=reads, writes=writes)

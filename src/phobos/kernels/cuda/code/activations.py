@@ -11,7 +11,7 @@ import numpy as np
 from phobos.kernels.cuda.code.elementary import ACTIVATIONS, GATES, sigmoid
 from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, place_of_thread
 from phobos.kernels.cuda.code.norm import put_value
-from phobos.kernels.cuda.compiler import Int, kernel
+from phobos.kernels.cuda.declaration import Int, kernel
 from phobos.kernels.cuda.layout import THREADS
 
 

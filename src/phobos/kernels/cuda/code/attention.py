@@ -20,7 +20,7 @@ from phobos.kernels.cuda.code.attention_tile import KEY_FORMATS, VALUE_FORMATS
 from phobos.kernels.cuda.code.elementary import exponential, hyperbolic_tangent
 from phobos.kernels.cuda.code.intrinsics import arrives_last, device, load_f32, load_i32, store_f32
 from phobos.kernels.cuda.code.norm import max_warp, put_value, sum_warp
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import (
     CACHE_TILE_BYTES,
     KEY_TILE,

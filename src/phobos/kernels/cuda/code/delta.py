@@ -17,7 +17,7 @@ from phobos.kernels.cuda.code.elementary import exponential, sigmoid
 from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, store_f32
 from phobos.kernels.cuda.code.norm import sum_warp
 from phobos.kernels.cuda.code.scan import N_WARPS, STATE_VALUES, is_first_of_slot, softplus, sum_warps
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import THREADS, WARP
 
 _ZERO, _ONE = np.float32(0), np.float32(1)

@@ -18,7 +18,7 @@ from phobos.kernels.cuda.code.intrinsics import (
     store_f32,
     word_as_float,
 )
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import BLOCK, THREADS
 
 

@@ -37,7 +37,7 @@ from phobos.kernels.cuda.code.intrinsics import (
     store_f32,
     word_as_float,
 )
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import BLOCK, PARTS, ROWS_OF_BLOCK, THREADS
 
 ROW_COUNTS = (1, 8)  # rows of activations that a compiled product takes

@@ -28,8 +28,9 @@ from phobos.kernels.cuda.code.matmul import ROW_COUNTS, find_tile, make_outputs,
 from phobos.kernels.cuda.code.moe import combine_value
 from phobos.kernels.cuda.code.norm import N_WARPS, make_rms_row, put_value
 from phobos.kernels.cuda.code.rope import STORE_KEY, STORE_VALUE, make_rotate_head
-from phobos.kernels.cuda.compiler import Float, Int, Kernel, kernel
-from phobos.kernels.cuda.layout import BLOCK, PACKED, ROWS_OF_BLOCK, THREADS, WARP
+from phobos.kernels.cuda.declaration import Float, Int, Kernel, kernel
+from phobos.kernels.cuda.layout import BLOCK, ROWS_OF_BLOCK, THREADS, WARP
+from phobos.kernels.cuda.packed_types import PACKED
 
 _KINDS = (*FORMATS, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 _norm_row = make_rms_row(THREADS)

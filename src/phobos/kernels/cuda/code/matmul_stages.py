@@ -49,7 +49,7 @@ from phobos.kernels.cuda.code.intrinsics import (
 )
 from phobos.kernels.cuda.code.matmul import EXACT, exact_float, finish
 from phobos.kernels.cuda.code.norm import put_value
-from phobos.kernels.cuda.compiler import Float, Int, Kernel, kernel
+from phobos.kernels.cuda.declaration import Float, Int, Kernel, kernel
 from phobos.kernels.cuda.layout import BLOCK, PARTS, STAGE_COLUMNS, STAGE_OUTPUTS, STAGE_THREADS, WARP
 
 N_TILES = 4  # of eight rows, a warp

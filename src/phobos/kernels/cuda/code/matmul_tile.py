@@ -25,7 +25,7 @@ from phobos.kernels.cuda.code.intrinsics import (
     read_two_floats,
 )
 from phobos.kernels.cuda.code.matmul import find_tile, finish
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import BLOCK, PARTS, THREADS, TILE_COLUMNS
 
 COLUMNS = TILE_COLUMNS

@@ -13,7 +13,7 @@ from numba import cuda, float32, int32
 from phobos.kernels.cuda.code.elementary import exponential, sigmoid
 from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, store_f32, store_i32
 from phobos.kernels.cuda.code.norm import max_warp, sum_warp
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import MAX_EXPERTS, NORM_THREADS, THREADS, WARP
 
 SOFTMAX, SIGMOID, CHOSEN = 0, 1, 2

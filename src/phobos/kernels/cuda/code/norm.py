@@ -13,7 +13,7 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, round_to_int, store_f32, store_i8
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import BLOCK, NORM_THREADS, THREADS, WARP
 
 _EVERYONE = 0xFFFFFFFF

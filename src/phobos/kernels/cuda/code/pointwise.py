@@ -9,7 +9,7 @@ import numpy as np
 
 from phobos.kernels.cuda.code.elementary import hyperbolic_tangent, sigmoid
 from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, place_of_thread, store_f32
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import THREADS
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda, int32
 
 from phobos.kernels.cuda.code.intrinsics import device, dot4_signed, multiply_signed, store_i32
-from phobos.kernels.cuda.compiler import Int, Kernel, kernel
+from phobos.kernels.cuda.declaration import Int, Kernel, kernel
 from phobos.kernels.cuda.layout import NORM_THREADS
 
 PRODUCTS = 8  # of one turn, independent of one another

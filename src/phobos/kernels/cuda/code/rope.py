@@ -8,7 +8,7 @@ from numba import cuda
 from phobos.kernels.cuda.code.elementary import cosine_sine
 from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, store_f16, store_f32, store_i8
 from phobos.kernels.cuda.code.norm import code_warp, inverse_rms_of_head
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import BLOCK, CACHE_TILE_BYTES, KEY_TILE, THREADS, WARP
 
 _CODED = CACHE_TILE_BYTES["q8_0"]

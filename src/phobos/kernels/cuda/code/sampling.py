@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, store_f32, store_i32
-from phobos.kernels.cuda.compiler import Int, kernel
+from phobos.kernels.cuda.declaration import Int, kernel
 from phobos.kernels.cuda.layout import NORM_THREADS, WARP
 
 _EVERYONE = 0xFFFFFFFF

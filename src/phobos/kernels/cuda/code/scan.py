@@ -10,7 +10,7 @@ from numba import cuda, float32
 
 from phobos.kernels.cuda.code.elementary import exponential
 from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, store_f32
-from phobos.kernels.cuda.compiler import Int, kernel
+from phobos.kernels.cuda.declaration import Int, kernel
 from phobos.kernels.cuda.layout import THREADS, WARP
 
 MAX_ROWS = 256  # of a state

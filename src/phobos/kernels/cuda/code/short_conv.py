@@ -12,7 +12,7 @@ from numba import cuda
 
 from phobos.kernels.cuda.code.elementary import identity, silu
 from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, store_f32
-from phobos.kernels.cuda.compiler import Int, kernel
+from phobos.kernels.cuda.declaration import Int, kernel
 from phobos.kernels.cuda.layout import THREADS
 
 _ZERO = np.float32(0)

@@ -9,7 +9,7 @@ from numba import cuda, float32
 
 from phobos.kernels.cuda.code.intrinsics import load_f32, load_i32, store_f32
 from phobos.kernels.cuda.code.norm import inverse_rms_of_head, sum_block
-from phobos.kernels.cuda.compiler import Float, Int, kernel
+from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import NORM_THREADS, THREADS, WARP
 
 _SHORTEST = np.float32(1e-30)  # of a mean square: what is all zeros stays so

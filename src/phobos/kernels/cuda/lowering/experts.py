@@ -20,11 +20,12 @@ from phobos.kernels.cuda.layout import (
     TILE_OUTPUTS,
     TILED_ROWS,
     WARP,
-    PackedType,
     quantized_stride,
 )
 from phobos.kernels.cuda.lowering.buffers import ARRIVALS, N_TILES, PLACES, SINGLE_ROWS, SOURCES, TILES
 from phobos.kernels.cuda.lowering.launches import LaunchBuilder
+from phobos.kernels.cuda.names import activations, made, matmul, matmul_joined, matmul_tile, moe
+from phobos.kernels.cuda.packed_types import PackedType
 from phobos.kernels.cuda.weights import takes_codes
 from phobos.program.steps import Experts, Gating, HeadMatMul, Op, Route
 
@@ -42,7 +43,7 @@ def lower_route(low: LaunchBuilder, op: Route) -> None:
         GATINGS[op.gating], op.n_groups, op.n_groups_used, int(op.is_normalized), low.vector(op.expert_scales),
         *tables, float(op.scale),
     )  # fmt: skip
-    low.emit("moe:route", arguments, op, (low.rows_of(op.out), 1, 1), n_threads=WARP)
+    low.emit(moe.route, arguments, op, (low.rows_of(op.out), 1, 1), n_threads=WARP)
 
 
 def _emit_product(
@@ -55,9 +56,9 @@ def _emit_product(
 ) -> None:
     """A product of `size`: outputs, tiles of up to `n_tile` rows, matrices."""
     if n_tile == TILE_COLUMNS:
-        name, n_outputs = f"matmul_tile:matmul_{kind.name}", TILE_OUTPUTS
+        name, n_outputs = made(matmul_tile, "matmul", kind.name), TILE_OUTPUTS
     else:
-        name, n_outputs = f"matmul:matmul_{kind.name}_{n_tile}", ROWS_OF_BLOCK
+        name, n_outputs = made(matmul, "matmul", kind.name, n_tile), ROWS_OF_BLOCK
     low.emit(name, tuple(arguments), op, (-(-size[0] // n_outputs), *size[1:]))
 
 
@@ -93,7 +94,7 @@ def lower_experts(low: LaunchBuilder, op: Experts) -> None:
     if tiles.size > 1 or low.tiled_route != op.route.name:
         tables = (at[SOURCES], at[PLACES], at[TILES], at[N_TILES])
         sizes = (low.at(op.route), low.count_at(op.x), op.n_experts, n_used, tiles.size)
-        low.emit("moe:sort_pairs", (*tables, *sizes), op, (1, 1, 1), n_threads=NORM_THREADS)
+        low.emit(moe.sort_pairs, (*tables, *sizes), op, (1, 1, 1), n_threads=NORM_THREADS)
         low.tiled_route = None
     _lower_gate(low, op, tiles)
     if low.tiled_route == op.route.name:
@@ -104,7 +105,7 @@ def lower_experts(low: LaunchBuilder, op: Experts) -> None:
         low.at(op.out), at["mix.out"], low.at(op.route), low.at(op.residual), low.count_at(op.out), op.out.width,
         n_used, at[PLACES],
     )  # fmt: skip
-    low.emit("moe:combine", arguments, op, (-(-op.out.width // THREADS), low.rows_of(op.out), 1))
+    low.emit(moe.combine, arguments, op, (-(-op.out.width // THREADS), low.rows_of(op.out), 1))
 
 
 def _lower_gate(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
@@ -118,7 +119,7 @@ def _lower_gate(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
         _multiply_pairs(low, op, tiles, "mix.gate", op.x.name, gate, gate_bias, 0)
         _multiply_pairs(low, op, tiles, "mix.up", op.x.name, op.up, op.up_bias, first_up)
         parts = (*hidden, at["mix.gate"], at["mix.up"], low.count_at(op.x), n_used, op.n_ff)
-        low.emit(f"activations:glu_{op.activation}", parts, op, (-(-op.n_ff // THREADS), tiles.n_pairs, 1))
+        low.emit(made(activations, "glu", op.activation), parts, op, (-(-op.n_ff // THREADS), tiles.n_pairs, 1))
         return
     assert held.kind is not None
     x, stride = _input(low, op, gate)
@@ -128,7 +129,7 @@ def _lower_gate(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
         n_used, held.shape[0] // op.n_experts,
     )  # fmt: skip
     grid = (4 * (op.n_ff // BLOCK), tiles.n, 1)
-    low.emit(f"matmul_joined:gated_{held.kind.name}_{tiles.size}_{op.activation}", arguments, op, grid)
+    low.emit(made(matmul_joined, "gated", held.kind.name, tiles.size, op.activation), arguments, op, grid)
 
 
 def _lower_combined(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
@@ -145,7 +146,7 @@ def _lower_combined(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
         op.route.width // 2, at[ARRIVALS],
     )  # fmt: skip
     grid = (-(-n_out // ROWS_OF_BLOCK), tiles.n, 1)
-    low.emit(f"matmul_joined:combined_{held.kind.name}_1", arguments, op, grid)
+    low.emit(made(matmul_joined, "combined", held.kind.name, "1"), arguments, op, grid)
 
 
 def _input(low: LaunchBuilder, op: Experts, weight: str) -> tuple[int, int]:

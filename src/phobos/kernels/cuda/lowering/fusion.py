@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from phobos.kernels.cuda.layout import BLOCK, ROW_TILE, ROWS_OF_BLOCK, PackedType
+from phobos.kernels.cuda.layout import BLOCK, ROW_TILE, ROWS_OF_BLOCK
+from phobos.kernels.cuda.packed_types import PackedType
 from phobos.kernels.cuda.weights import Weight, takes_codes
 from phobos.program.steps import Buffer, Glu, MatMul, Op, Program, RmsNorm, RotateStore, reads_of
 

@@ -15,6 +15,7 @@ from phobos.kernels.cuda.layout import (
 from phobos.kernels.cuda.lowering.buffers import ARRIVALS
 from phobos.kernels.cuda.lowering.fusion import MOST_JOINED, Fusion, kind_of
 from phobos.kernels.cuda.lowering.launches import LaunchBuilder
+from phobos.kernels.cuda.names import made, matmul_joined, matmul_stages
 from phobos.kernels.cuda.weights import takes_codes
 from phobos.program.steps import Glu, MatMul, RmsNorm, RotateStore
 
@@ -58,7 +59,7 @@ def lower_fusion(low: LaunchBuilder, fusion: Fusion) -> None:
             *low.outputs_of(norm.out), low.vector(norm.weight), low.at(norm.residual), counters, float(norm.eps),
         )  # fmt: skip
         grid = (-(-first.out.width // ROWS_OF_BLOCK), 1, 1)
-        low.emit(f"matmul_joined:normed_{kind}_1", arguments, fusion, grid)
+        low.emit(made(matmul_joined, "normed", kind, "1"), arguments, fusion, grid)
         return
     if isinstance(fusion.then, Glu):
         glu = fusion.then
@@ -67,7 +68,7 @@ def lower_fusion(low: LaunchBuilder, fusion: Fusion) -> None:
             matrices = [*_matrix(low, gate)[1:], *_matrix(low, up)[1:]]
             grid = (-(-n_rows // STAGE_COLUMNS), -(-2 * glu.out.width // STAGE_OUTPUTS), 1)
             arguments = (*head, glu.out.width, *matrices, *low.outputs_of(glu.out))
-            name = f"matmul_stages:gated_{kind}_{glu.activation}"
+            name = made(matmul_stages, "gated", kind, glu.activation)
             low.emit(name, arguments, fusion, grid, n_threads=STAGE_THREADS)
             return
         arguments = (
@@ -75,7 +76,7 @@ def lower_fusion(low: LaunchBuilder, fusion: Fusion) -> None:
             0, 0, 1, 0,
         )  # fmt: skip
         grid = (4 * (glu.out.width // BLOCK), n_tiles, 1)
-        low.emit(f"matmul_joined:gated_{kind}_{n_tile}_{glu.activation}", arguments, fusion, grid)
+        low.emit(made(matmul_joined, "gated", kind, n_tile, glu.activation), arguments, fusion, grid)
         return
     kinds = sorted({kind_of(op, low.weights).name for op in fusion.products})
     matrices = []
@@ -83,12 +84,12 @@ def lower_fusion(low: LaunchBuilder, fusion: Fusion) -> None:
         matrices += [*_matrix(low, op), op.out.width, int(kind_of(op, low.weights).name != kinds[0])]
     matrices += [0] * (8 * (MOST_JOINED - len(fusion.products)))
     grid = (sum(-(-op.out.width // ROWS_OF_BLOCK) for op in fusion.products), n_tiles, 1)
-    names = f"{kinds[0]}_{kinds[-1]}_{n_tile}"
+    variant = (kinds[0], kinds[-1], n_tile)
     if isinstance(fusion.then, RotateStore):
         arguments = (*head, *matrices, *low.rotation_of(fusion.then), counters)
-        low.emit(f"matmul_joined:rotated_{names}_{low.formats}", arguments, fusion, grid)
+        low.emit(made(matmul_joined, "rotated", *variant, low.formats), arguments, fusion, grid)
         return
-    low.emit(f"matmul_joined:joined_{names}", (*head, *matrices), fusion, grid)
+    low.emit(made(matmul_joined, "joined", *variant), (*head, *matrices), fusion, grid)
 
 
 def _matrix(low: LaunchBuilder, op: MatMul) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from phobos.kernels.cuda.card import Card, GridLaunch
 from phobos.kernels.cuda.layout import BLOCK, HEADER_WORDS, N_ARRAYS, THREADS, TILED_ROWS, WARP, Header
 from phobos.kernels.cuda.lowering.buffers import buffer_sizes
 from phobos.kernels.cuda.lowering.fusion import Fusion
+from phobos.kernels.cuda.names import Named, norm
 from phobos.kernels.cuda.states import SlotStates
 from phobos.kernels.cuda.weights import Weight, takes_codes
 from phobos.kernels.float_readers import find_float_readers
@@ -90,14 +91,14 @@ class LaunchBuilder:
         return next((n for n in ROW_COUNTS if n >= n_rows), ROW_COUNTS[-1])
 
     def emit(
-        self, kernel: str, arguments: Sequence[int | float], op: Op | Fusion, grid: tuple[int, int, int], *,
+        self, kernel: Named, arguments: Sequence[int | float], op: Op | Fusion, grid: tuple[int, int, int], *,
         n_threads: int = THREADS,
     ) -> None:  # fmt: skip
         """One more launch; none where the grid is empty. `UnsupportedModelError` where it is larger than a card has."""
         if max(grid[1:]) > MAX_GRID:
             raise UnsupportedModelError("so many rows do not run on a card at once: use a smaller --batch-size")
         if 0 not in grid:
-            self.launches.append(GridLaunch(kernel, tuple(arguments), grid, n_threads))
+            self.launches.append(GridLaunch(kernel.name, tuple(arguments), grid, n_threads))
             self.ops.append(op)
 
     # Quantized activations
@@ -119,7 +120,7 @@ class LaunchBuilder:
         """Quantize a buffer's rows, each as `parts` rows."""
         width, n_rows = x.width // parts, self.rows_of(x) * parts
         grid = (n_rows, -(-width // BLOCK // (THREADS // WARP)), 1)
-        self.emit("norm:quantize", (codes, source, self.count_at(x), parts, width), op, grid)
+        self.emit(norm.quantize, (codes, source, self.count_at(x), parts, width), op, grid)
 
     def is_few(self, op: MatMul) -> bool:
         """Whether a product is of few rows, or of a type that tensor cores have no kernel for."""

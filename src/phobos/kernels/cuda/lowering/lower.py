@@ -39,6 +39,19 @@ from phobos.kernels.cuda.lowering import experts, fusion, joined, recurrent
 from phobos.kernels.cuda.lowering.buffers import ARRIVALS, CHOICE_SPAN
 from phobos.kernels.cuda.lowering.fusion import Fusion
 from phobos.kernels.cuda.lowering.launches import LaunchBuilder
+from phobos.kernels.cuda.names import (
+    activations,
+    attention,
+    embed,
+    made,
+    matmul,
+    matmul_stages,
+    matmul_tile,
+    norm,
+    pointwise,
+    rope,
+    sampling,
+)
 from phobos.kernels.cuda.states import SlotStates
 from phobos.kernels.cuda.weights import Weight, takes_codes
 from phobos.program.steps import (
@@ -148,9 +161,9 @@ class Lowering(LaunchBuilder):
         count, n_spans = self.count_at(logits), -(-n_choices // CHOICE_SPAN)
         arguments = (self.addresses["best"], self.at(logits), count, logits.width, n_choices, CHOICE_SPAN)
         grid = (n_spans, self.rows_of(logits), 1)
-        self.emit("sampling:find_best", arguments, last, grid, n_threads=NORM_THREADS)
+        self.emit(sampling.find_best, arguments, last, grid, n_threads=NORM_THREADS)
         chosen = (self.chosen_at, self.addresses["best"], count, n_spans)
-        self.emit("sampling:choose", chosen, last, (self.rows_of(logits), 1, 1), n_threads=WARP)
+        self.emit(sampling.choose, chosen, last, (self.rows_of(logits), 1, 1), n_threads=WARP)
 
     def _makes_codes(self, op: RmsNorm | LayerNorm | Glu | Activate | Attention) -> bool:
         """Whether the op itself writes the quantized copy of its value."""
@@ -179,7 +192,7 @@ class Lowering(LaunchBuilder):
                 arguments = (self.at(op.out), self.at(op.x), self.vector(op.weight), self.count_at(op.out))
                 grid = (-(-op.n_heads // (THREADS // WARP)), self.rows_of(op.out), 1)
                 sizes = (op.n_heads, dim, 4 * dim * op.has_own_weights)
-                self.emit("norm:head_norm", (*arguments, *sizes, float(op.eps)), op, grid)
+                self.emit(norm.head_norm, (*arguments, *sizes, float(op.eps)), op, grid)
             case Experts():
                 experts.lower_experts(self, op)
             case HeadMatMul():
@@ -207,29 +220,29 @@ class Lowering(LaunchBuilder):
             width = op.out.width if weight.kind.is_float else op.out.width // BLOCK
             values = (self.at(op.out), *weight.planes, self.tokens, self.count_at(op.out), op.out.width)
             grid = self._values_grid(op.out, width)
-            self.emit(f"embed:embed_{weight.kind.name}", (*values, float(op.scale)), op, grid)
+            self.emit(made(embed, "embed", weight.kind.name), (*values, float(op.scale)), op, grid)
             return
         n = len(op.frequencies)
         frequencies = self.addresses[f"{op.out.name}.frequencies"]
         arguments = (self.at(op.out), frequencies, self.positions, self.count_at(op.out), n, float(op.magnitude))
-        self.emit("rope:rope_table", arguments, op, self._values_grid(op.out, n))
+        self.emit(rope.rope_table, arguments, op, self._values_grid(op.out, n))
 
     def _norm(self, op: RmsNorm | LayerNorm) -> None:
         rows_of = self.outputs if op.out.per_output and not op.x.per_output else 0
-        name = "rms_norm" if isinstance(op, RmsNorm) else "layer_norm"
+        kernel = norm.rms_norm if isinstance(op, RmsNorm) else norm.layer_norm
         extra = self.at(op.residual) if isinstance(op, RmsNorm) else self.vector(op.bias)
         arguments = (
             *self.outputs_of(op.out), self.at(op.x), self.vector(op.weight), extra, rows_of, self.count_at(op.out),
             op.x.width, float(op.eps),
         )  # fmt: skip
-        self.emit(f"norm:{name}", arguments, op, (self.rows_of(op.out), 1, 1), n_threads=NORM_THREADS)
+        self.emit(kernel, arguments, op, (self.rows_of(op.out), 1, 1), n_threads=NORM_THREADS)
 
     def _activation(self, op: Glu | Activate) -> None:
         sources = (self.at(op.gate), self.at(op.up)) if isinstance(op, Glu) else (self.at(op.x),)
         arguments = (*self.outputs_of(op.out), *sources, self.count_at(op.out), 1, op.out.width)
-        name = "glu" if isinstance(op, Glu) else "activate"
+        form = "glu" if isinstance(op, Glu) else "activate"
         grid = self._values_grid(op.out, op.out.width)
-        self.emit(f"activations:{name}_{op.activation}", arguments, op, grid)
+        self.emit(made(activations, form, op.activation), arguments, op, grid)
 
     def _pointwise(self, op: SoftCap | Splice | Add | AddGated | AddPosition | Temper) -> None:
         arguments: tuple[int | float, ...]
@@ -237,28 +250,34 @@ class Lowering(LaunchBuilder):
         count, width = self.count_at(out), out.width
         match op:
             case SoftCap():
-                name, arguments = "soft_cap", (self.at(out), count, width, float(op.cap))
+                kernel, arguments = pointwise.soft_cap, (self.at(out), count, width, float(op.cap))
             case Splice():
-                name, width = "splice", op.n_heads * op.width
+                kernel, width = pointwise.splice, op.n_heads * op.width
                 arguments = (
                     self.at(out), self.at(op.x), count, out.width, op.x.width, op.n_heads, op.width, op.x_start,
                     op.x_stride, op.out_start, op.out_stride,
                 )  # fmt: skip
             case Add():
-                name = "add"
+                kernel = pointwise.add
                 step = 4 if op.weight is not None and self.weights[op.weight].shape[1] > 1 else 0
                 arguments = (
                     self.at(out), self.at(op.x), self.at(op.residual), count, width, self.vector(op.weight), step,
                     float(op.scale),
                 )  # fmt: skip
             case AddGated():
-                name = "add_gated"
+                kernel = pointwise.add_gated
                 arguments = (self.at(out), self.at(op.x), self.at(op.gate), self.at(op.residual), count, width)
             case AddPosition():
-                name, arguments = "add_position", (self.at(out), self.vector(op.weight), self.positions, count, width)
+                kernel, arguments = (
+                    pointwise.add_position,
+                    (self.at(out), self.vector(op.weight), self.positions, count, width),
+                )
             case Temper():
-                name, arguments = "temper", (self.at(out), self.positions, count, width, op.span, float(op.slope))
-        self.emit(f"pointwise:{name}", arguments, op, self._values_grid(out, width))
+                kernel, arguments = (
+                    pointwise.temper,
+                    (self.at(out), self.positions, count, width, op.span, float(op.slope)),
+                )
+        self.emit(kernel, arguments, op, self._values_grid(out, width))
 
     def _matmul(self, op: MatMul) -> None:
         weight = self.weights[op.weight]
@@ -277,7 +296,7 @@ class Lowering(LaunchBuilder):
             0, 0, 1, op.out.width, op.x.width, op.first_row, stride, 4 * op.out.width, 0, 0, 0, float(op.scale),
         )  # fmt: skip
         grid = (-(-op.out.width // ROWS_OF_BLOCK), -(-n_rows // n_tile), 1)
-        self.emit(f"matmul:matmul_{weight.kind.name}_{n_tile}", arguments, op, grid)
+        self.emit(made(matmul, "matmul", weight.kind.name, n_tile), arguments, op, grid)
 
     def _tiled_matmul(self, op: MatMul, weight: Weight, x: int, stride: int) -> None:
         """A product on tensor cores."""
@@ -288,18 +307,18 @@ class Lowering(LaunchBuilder):
         if n_rows >= STAGED_ROWS:
             grid = (-(-n_rows // STAGE_COLUMNS), -(-n_out // STAGE_OUTPUTS), 1)
             arguments = (*head, *sizes, float(op.scale))
-            self.emit(f"matmul_stages:matmul_{weight.kind.name}", arguments, op, grid, n_threads=STAGE_THREADS)
+            self.emit(made(matmul_stages, "matmul", weight.kind.name), arguments, op, grid, n_threads=STAGE_THREADS)
             return
         grid = (-(-n_out // TILE_OUTPUTS), -(-n_rows // TILE_COLUMNS), 1)
         tiled = (*head, 0, 0, 1, *sizes, 4 * n_out, 0, 0, 0, float(op.scale))
-        self.emit(f"matmul_tile:matmul_{weight.kind.name}", tiled, op, grid)
+        self.emit(made(matmul_tile, "matmul", weight.kind.name), tiled, op, grid)
 
     def _rotate_store(self, op: RotateStore) -> None:
         heads = (self.at(op.q), self.at(op.k), self.at(op.v))
         n_kv_heads = op.layer.n_kv_heads if op.k is not None else 0
         grid = (-(-(op.n_heads + 2 * n_kv_heads) // (THREADS // WARP)), self.rows_of(op.q), 1)
         arguments = (*heads, self.count_at(op.q), *self.rotation_of(op))
-        self.emit(f"rope:rotate_store_{self.formats}", arguments, op, grid)
+        self.emit(made(rope, "rotate_store", self.formats), arguments, op, grid)
 
     def _attention(self, op: Attention) -> None:
         layer, cache = op.layer, self._cache.layers[op.layer.index]
@@ -316,11 +335,11 @@ class Lowering(LaunchBuilder):
         if not self._is_split():
             arguments = (self.at(op.out), *head, self.vector(op.sinks), *tail)
             grid = (-(-n_rows * group // (QUERIES * WARP_QUERIES[n_pairs])), layer.n_kv_heads, 1)
-            self.emit(f"attention:attention_{self.formats}_{n_pairs}", arguments, op, grid, n_threads=n_threads)
+            self.emit(made(attention, "attention", self.formats, n_pairs), arguments, op, grid, n_threads=n_threads)
             return
         queries = -(-n_rows * group // QUERIES)
         grid = (queries, layer.n_kv_heads, self._n_spans)
         floats, codes = self.outputs_of(op.out) if self._makes_codes(op) else (self.at(op.out), 0)
         merge = (floats, codes, self.vector(op.sinks), self.addresses[ARRIVALS])
         split = (parts, *head, self._n_spans, *merge, *tail)
-        self.emit(f"attention:attention_split_{self.formats}_{n_pairs}", split, op, grid, n_threads=n_threads)
+        self.emit(made(attention, "attention_split", self.formats, n_pairs), split, op, grid, n_threads=n_threads)

@@ -3,7 +3,7 @@ own: as levels of single values, three or four bits each, which a table of the t
 scale for every 16.
 
 Levels are read off the values themselves: what is left of them once they are divided by their scale is an entry of the
-table. `SCALES[type](blocks)` gives a block's float32 scale [n] and the small whole numbers [n, 16] that multiply it.
+table. `_SCALES[type](blocks)` gives a block's float32 scale [n] and the small whole numbers [n, 16] that multiply it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from phobos.gguf.decode import fields, split_bits
 from phobos.gguf.quants import TABLE, GGMLType
-from phobos.kernels.cuda.layout import PACKED
+from phobos.kernels.cuda.packed_types import PACKED
+from phobos.kernels.cuda.packing.planes import Bytes, Planes
 
-Bytes = npt.NDArray[np.uint8]
 Scales = tuple[npt.NDArray[np.float32], npt.NDArray[np.int8]]
 
 
@@ -86,7 +86,7 @@ def _iq1_m(blocks: Bytes) -> Scales:
     return _scales(d, 1 / 8, _odd((words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16) & 7).reshape(-1, 16)))
 
 
-SCALES: Mapping[GGMLType, Callable[[Bytes], Scales]] = {
+_SCALES: Mapping[GGMLType, Callable[[Bytes], Scales]] = {
     GGMLType.Q3_K: _q3_k,
     GGMLType.IQ4_XS: _iq4_xs,
     GGMLType.IQ3_XXS: _iq3_xxs,
@@ -110,16 +110,16 @@ def _in_threes(codes: Bytes) -> Bytes:
     return _in_fours(codes[:, :24] | bits.reshape(-1, 24) << np.uint8(3))
 
 
-def make_packer(kind: GGMLType) -> Callable[[Bytes], tuple[Bytes, None, Bytes]]:
-    """The packer of a type, as in `pack.py`; the second plane is the type's table, the same for all blocks."""
+def _make_packer(kind: GGMLType) -> Callable[[Bytes], Planes]:
+    """The packer of a type; the second plane is the type's table, the same for all blocks."""
     places = np.zeros(256, np.uint8)
     join = _in_threes if PACKED[kind].code_bytes == 12 else _in_fours
     for place, level in reversed(list(enumerate(PACKED[kind].table))):
         places[level + 128] = place
 
-    def pack(blocks: Bytes) -> tuple[Bytes, None, Bytes]:
+    def pack(blocks: Bytes) -> Planes:
         blocks = np.ascontiguousarray(blocks)
-        d, small = SCALES[kind](blocks)
+        d, small = _SCALES[kind](blocks)
         scales = d[:, None] * small
         values = TABLE[kind].dequantize(blocks).reshape(-1, 16, 16)
         levels = np.rint(values / np.where(scales == 0, np.float32(1), scales)[:, :, None])
@@ -128,3 +128,6 @@ def make_packer(kind: GGMLType) -> Callable[[Bytes], tuple[Bytes, None, Bytes]]:
         return join(codes), None, np.ascontiguousarray(ends)
 
     return pack
+
+
+PACKERS = {kind: _make_packer(kind) for kind in _SCALES}

@@ -1,0 +1,39 @@
+"""What a kernel is: a Python function whose annotated parameters (`Int`, `Float`) are 8-byte integers (addresses are
+integers) and float32. `kernel(n)` says how many threads a block of it has. No Numba here: `ptx.py` makes code of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Int = int
+Float = float
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's source, its parameters in order, the threads of a block, and how many blocks a multiprocessor should
+    hold at least, which bounds the registers."""
+
+    function: Callable[..., None]
+    parameters: tuple[type, ...]
+    n_threads: int
+    min_blocks: int
+
+    @property
+    def name(self) -> str:
+        """Module and function, as `load_code` takes it."""
+        return f"{self.function.__module__.rpartition('.')[2]}:{self.function.__name__}"
+
+
+def kernel(n_threads: int, min_blocks: int = 1) -> Callable[[Callable[..., None]], Kernel]:
+    """Declare a kernel; it is compiled when first loaded."""
+
+    def declare(function: Callable[..., None]) -> Kernel:
+        hints = inspect.get_annotations(function, eval_str=True)
+        return Kernel(
+            function, tuple(hints[name] for name in inspect.signature(function).parameters), n_threads, min_blocks
+        )
+
+    return declare
