@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from phobos.kernels.cuda.declaration import Int, Kernel
+from phobos.kernels.cuda.declaration import Int, Kernel, fields_of
 
 CompileTarget = tuple[int, int]
 
@@ -32,7 +32,7 @@ def compile_to_ptx(name: str, targets: Sequence[CompileTarget]) -> list[str]:
 
     compiler, nvvm = _module("compiler"), _module("cudadrv.nvvm")
     declared = find_kernel(name)
-    kinds = tuple(types.int64 if kind is Int else types.float32 for kind in declared.parameters)
+    kinds = tuple(_numba_type(kind) for kind in declared.declared)
     with _compiling_for(targets[0]):
         compiled = compiler.compile_cuda(
             declared.function, types.void, kinds, debug=False, lineinfo=False, fastmath=False,
@@ -50,6 +50,17 @@ def compile_to_ptx(name: str, targets: Sequence[CompileTarget]) -> list[str]:
         ptx = nvvm.compile_ir(library.llvm_strs, **options).decode().strip("\0")
         texts.append(ptx.replace(entry, entry_name(name)))
     return texts
+
+
+def _numba_type(declared: type) -> Any:
+    """What Numba calls the type of a parameter; the fields of a record become parameters of the compiled code."""
+    from numba import types
+
+    kinds = [types.int64 if kind is Int else types.float32 for kind in fields_of(declared)]
+    if not issubclass(declared, tuple):
+        return kinds[0]
+    make_record: Any = types.BaseTuple.from_types
+    return make_record(kinds, declared)
 
 
 def _module(name: str) -> Any:

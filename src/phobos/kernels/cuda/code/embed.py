@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from phobos.kernels.cuda.code.formats import FORMATS, Format
+from phobos.kernels.cuda.code.formats import FLOAT_FORMATS, FORMATS, FloatFormat, Format
 from phobos.kernels.cuda.code.intrinsics import (
     device,
-    half_to_float,
-    load_f32,
     load_i32,
-    load_u16,
     place_of_thread,
     store_f32,
-    word_as_float,
 )
 from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import BLOCK, THREADS
@@ -62,17 +58,9 @@ def _make_embed(form: Format):
     return kernel(THREADS)(embed)
 
 
-@device
-def _load_f16(at):
-    return half_to_float(load_u16(at))
+def _make_float_embed(name: str, form: FloatFormat):
+    load, n_bytes = form.one, form.n_bytes
 
-
-@device
-def _load_bf16(at):
-    return word_as_float(load_u16(at) << np.uint32(16))
-
-
-def _make_float_embed(name, load, n_bytes):
     def embed(out: Int, codes: Int, high: Int, scales: Int, tokens: Int, n_rows_at: Int, width: Int, scale: Float):
         row, i = place_of_thread()
         if row < load_i32(n_rows_at) and i < width:
@@ -85,6 +73,5 @@ def _make_float_embed(name, load, n_bytes):
 
 for _form in FORMATS.values():
     globals()[f"embed_{_form.kind.name}"] = _make_embed(_form)
-embed_f32 = _make_float_embed("f32", load_f32, 4)
-embed_f16 = _make_float_embed("f16", _load_f16, 2)
-embed_bf16 = _make_float_embed("bf16", _load_bf16, 2)
+for _kind, _floats in FLOAT_FORMATS.items():
+    globals()[f"embed_{_kind.name.lower()}"] = _make_float_embed(_kind.name.lower(), _floats)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from phobos.gguf.quants import GGMLType
-from phobos.kernels.cuda.code.types.words import Format
+from phobos.kernels.cuda.code.types.words import FloatFormat, Format
 from phobos.kernels.cuda.packed_types import PACKED
 
-__all__ = ["FORMATS", "Format"]
+__all__ = ["FLOAT_FORMATS", "FORMATS", "FloatFormat", "Format"]
 
 
-def _find(family: str, name: str) -> Format:
-    found = importlib.import_module(f"phobos.kernels.cuda.code.types.{family}").FORMATS[name]
-    assert isinstance(found, Format)
-    return found
+def _find(*, are_floats: bool) -> dict[GGMLType, Any]:
+    return {
+        kind: importlib.import_module(f"phobos.kernels.cuda.code.types.{packed.family}").FORMATS[packed.name]
+        for kind, packed in PACKED.items()
+        if packed.name == kind.name.lower() and packed.is_float == are_floats
+    }
 
 
-FORMATS: dict[GGMLType, Format] = {
-    kind: _find(packed.family, packed.name)
-    for kind, packed in PACKED.items()
-    if packed.name == kind.name.lower() and not packed.is_float
-}
+FORMATS: dict[GGMLType, Format] = _find(are_floats=False)
+FLOAT_FORMATS: dict[GGMLType, FloatFormat] = _find(are_floats=True)

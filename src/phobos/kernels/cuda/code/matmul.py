@@ -20,20 +20,16 @@ import numpy as np
 from numba import cuda, float32
 
 from phobos.gguf.quants import GGMLType
-from phobos.kernels.cuda.code.formats import FORMATS, Format
+from phobos.kernels.cuda.code.formats import FLOAT_FORMATS, FORMATS, FloatFormat, Format
 from phobos.kernels.cuda.code.intrinsics import (
     device,
     dot4_signed,
     dot4_unsigned,
-    half_to_float,
     load_f32,
     load_i32,
-    load_u16,
     read_floats,
     read_shared_words,
     read_two_floats,
-    read_two_words,
-    read_words,
     store_f32,
     word_as_float,
 )
@@ -119,50 +115,10 @@ def make_quantized_row(form: Format, n_tile: int):
     return multiply
 
 
-def _make_float_loads(kind: GGMLType):
-    """Four neighbouring weights, and one."""
-    if kind == GGMLType.F32:
-
-        @device
-        def four(at):
-            a, b, c, d = read_words(at)
-            return word_as_float(a), word_as_float(b), word_as_float(c), word_as_float(d)
-
-        @device
-        def one(at):
-            return load_f32(at)
-
-    elif kind == GGMLType.F16:
-
-        @device
-        def four(at):
-            a, b = read_two_words(at)
-            s = np.uint32(16)
-            return half_to_float(a), half_to_float(a >> s), half_to_float(b), half_to_float(b >> s)
-
-        @device
-        def one(at):
-            return half_to_float(load_u16(at))
-
-    else:
-
-        @device
-        def four(at):
-            a, b = read_two_words(at)
-            s, top = np.uint32(16), np.uint32(0xFFFF0000)
-            return word_as_float(a << s), word_as_float(a & top), word_as_float(b << s), word_as_float(b & top)
-
-        @device
-        def one(at):
-            return word_as_float(load_u16(at) << np.uint32(16))
-
-    return four, one
-
-
-def make_float_row(kind: GGMLType, n_bytes: int, n_tile: int):
+def make_float_row(form: FloatFormat, n_tile: int):
     """`multiply(acc, x_at, codes, high, scales, first_value, n_in, part)`: as `make_quantized_row`, for float weights
     and float activations; a part takes four neighbouring inputs at a time where rows are whole fours, else one."""
-    four, one = _make_float_loads(kind)
+    four, one, n_bytes = form.four, form.one, form.n_bytes
 
     @device
     def multiply(acc, x_at, codes, high, scales, first_value, n_in, part):
@@ -186,7 +142,7 @@ def make_row(kind: GGMLType, n_tile: int):
     """The product of one row of weights for any packed type, and inputs that one step of its index means."""
     if kind in FORMATS:
         return make_quantized_row(FORMATS[kind], n_tile), BLOCK
-    return make_float_row(kind, 4 if kind == GGMLType.F32 else 2, n_tile), 1
+    return make_float_row(FLOAT_FORMATS[kind], n_tile), 1
 
 
 def make_outputs(kind: GGMLType, n_tile: int):
@@ -269,6 +225,6 @@ def _make_matmul(kind: GGMLType, n_tile: int):
     return kernel(THREADS, min_blocks=3)(matmul)
 
 
-for _kind in (*FORMATS, GGMLType.F32, GGMLType.F16, GGMLType.BF16):
+for _kind in (*FORMATS, *FLOAT_FORMATS):
     for _n in ROW_COUNTS:
         globals()[f"matmul_{_kind.name.lower()}_{_n}"] = _make_matmul(_kind, _n)

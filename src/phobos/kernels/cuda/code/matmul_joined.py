@@ -22,17 +22,18 @@ from numba import boolean, cuda, float32
 
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cuda.code.activations import ALL_GATES
-from phobos.kernels.cuda.code.formats import FORMATS
+from phobos.kernels.cuda.code.formats import FLOAT_FORMATS, FORMATS
 from phobos.kernels.cuda.code.intrinsics import arrives_last, device, load_f32, load_i32
 from phobos.kernels.cuda.code.matmul import ROW_COUNTS, find_tile, make_outputs, make_rows
 from phobos.kernels.cuda.code.moe import combine_value
 from phobos.kernels.cuda.code.norm import N_WARPS, make_rms_row, put_value
 from phobos.kernels.cuda.code.rope import STORE_KEY, STORE_VALUE, make_rotate_head
-from phobos.kernels.cuda.declaration import Float, Int, Kernel, kernel
+from phobos.kernels.cuda.declaration import Int, Kernel, kernel
 from phobos.kernels.cuda.layout import BLOCK, ROWS_OF_BLOCK, THREADS, WARP
 from phobos.kernels.cuda.packed_types import PACKED
+from phobos.kernels.cuda.records import Input, Matrix, Norm, Pairs, Rotation
 
-_KINDS = (*FORMATS, GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+_KINDS = (*FORMATS, *FLOAT_FORMATS)
 _norm_row = make_rms_row(THREADS)
 
 
@@ -42,28 +43,27 @@ def _make_put_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int):
     are_alike = first_kind == second_kind
 
     @device
-    def put_joined(
-        x_at, row, last, n_in, scale, out, codes, high, scales, bias, first_row, n_out, is_second, out_1, codes_1,
-        high_1, scales_1, bias_1, first_row_1, n_out_1, is_second_1, out_2, codes_2, high_2, scales_2, bias_2,
-        first_row_2, n_out_2, is_second_2,
-    ):  # fmt: skip
-        matrix, block = 0, np.int64(cuda.blockIdx.x)
-        n_blocks = (n_out + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK
-        n_blocks_1 = (n_out_1 + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK
+    def put_joined(x_at, row, last, x, first, second, third):
+        matrix, block, chosen = 0, np.int64(cuda.blockIdx.x), first
+        n_blocks = (first.n_out + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK
+        n_blocks_1 = (second.n_out + ROWS_OF_BLOCK - 1) // ROWS_OF_BLOCK
         if block >= n_blocks + n_blocks_1:
-            matrix, block = 2, block - n_blocks - n_blocks_1
-            out, codes, high, scales, bias, first_row = out_2, codes_2, high_2, scales_2, bias_2, first_row_2
-            n_out, is_second = n_out_2, is_second_2
+            matrix, block, chosen = 2, block - n_blocks - n_blocks_1, third
         elif block >= n_blocks:
-            matrix, block = 1, block - n_blocks
-            out, codes, high, scales, bias, first_row = out_1, codes_1, high_1, scales_1, bias_1, first_row_1
-            n_out, is_second = n_out_1, is_second_1
+            matrix, block, chosen = 1, block - n_blocks, second
+        n_out = chosen.n_out
         o = block * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
-        weight_row = first_row + min(o, n_out - 1)
-        if are_alike or is_second == 0:
-            put_first(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
+        weight_row = chosen.first_row + min(o, n_out - 1)
+        if are_alike or chosen.is_second == 0:
+            put_first(
+                x_at, chosen.codes, chosen.high, chosen.scales, chosen.bias, 0, chosen.out, weight_row, o, n_out,
+                x.n_in, row, last, 4 * n_out, x.scale,
+            )  # fmt: skip
         else:
-            put_second(x_at, codes, high, scales, bias, 0, out, weight_row, o, n_out, n_in, row, last, 4 * n_out, scale)
+            put_second(
+                x_at, chosen.codes, chosen.high, chosen.scales, chosen.bias, 0, chosen.out, weight_row, o, n_out,
+                x.n_in, row, last, 4 * n_out, x.scale,
+            )  # fmt: skip
         return matrix, block
 
     return put_joined
@@ -72,23 +72,14 @@ def _make_put_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int):
 def _make_joined(first_kind: GGMLType, second_kind: GGMLType, n_tile: int) -> Kernel:
     put_joined, find_rows = _make_put_joined(first_kind, second_kind, n_tile), make_rows(n_tile)
 
-    def joined(
-        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, out: Int, codes: Int, high: Int, scales: Int,
-        bias: Int, first_row: Int, n_out: Int, is_second: Int, out_1: Int, codes_1: Int, high_1: Int, scales_1: Int,
-        bias_1: Int, first_row_1: Int, n_out_1: Int, is_second_1: Int, out_2: Int, codes_2: Int, high_2: Int,
-        scales_2: Int, bias_2: Int, first_row_2: Int, n_out_2: Int, is_second_2: Int,
-    ):  # fmt: skip
+    def joined(x: Input, first: Matrix, second: Matrix, third: Matrix):
         """Up to three matrices; those of the second type say so, one that is not there has no outputs."""
-        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(count_at)
+        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(x.count_at)
         if row >= last:
             return
         x_at = cuda.local.array(n_tile, np.int64)
-        find_rows(x_at, x, row, last, x_stride, 0, 1)
-        put_joined(
-            x_at, row, last, n_in, scale, out, codes, high, scales, bias, first_row, n_out, is_second, out_1, codes_1,
-            high_1, scales_1, bias_1, first_row_1, n_out_1, is_second_1, out_2, codes_2, high_2, scales_2, bias_2,
-            first_row_2, n_out_2, is_second_2,
-        )  # fmt: skip
+        find_rows(x_at, x.at, row, last, x.stride, 0, 1)
+        put_joined(x_at, row, last, x, first, second, third)
 
     return _declare(joined, f"joined_{first_kind.name.lower()}_{second_kind.name.lower()}_{n_tile}")
 
@@ -97,38 +88,24 @@ def _make_rotated(first_kind: GGMLType, second_kind: GGMLType, n_tile: int, k_fo
     put_joined, find_rows = _make_put_joined(first_kind, second_kind, n_tile), make_rows(n_tile)
     rotate_head = make_rotate_head(k_format, v_format)
 
-    def rotated(
-        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, q: Int, codes: Int, high: Int, scales: Int,
-        bias: Int, first_row: Int, n_out: Int, is_second: Int, k: Int, codes_1: Int, high_1: Int, scales_1: Int,
-        bias_1: Int, first_row_1: Int, n_out_1: Int, is_second_1: Int, v: Int, codes_2: Int, high_2: Int, scales_2: Int,
-        bias_2: Int, first_row_2: Int, n_out_2: Int, is_second_2: Int, table: Int, keys: Int, values: Int,
-        key_slot: Int, value_slot: Int, key_head: Int, value_head: Int, places: Int, slots: Int, n_heads: Int,
-        n_kv_heads: Int, k_dim: Int, v_dim: Int, n_pairs: Int, is_neox: Int, q_norm: Int, k_norm: Int, eps: Float,
-        counters: Int,
-    ):  # fmt: skip
+    def rotated(x: Input, q: Matrix, k: Matrix, v: Matrix, rotation: Rotation, counters: Int):
         """Queries, keys and values, whose heads the last of their blocks rotate and store; see `rope.py`."""
-        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(count_at)
+        row, last = np.int64(cuda.blockIdx.y) * n_tile, load_i32(x.count_at)
         if row >= last:
             return
         flag = cuda.shared.array(1, boolean)
         x_at = cuda.local.array(n_tile, np.int64)
-        find_rows(x_at, x, row, last, x_stride, 0, 1)
-        matrix, block = put_joined(
-            x_at, row, last, n_in, scale, q, codes, high, scales, bias, first_row, n_out, is_second, k, codes_1,
-            high_1, scales_1, bias_1, first_row_1, n_out_1, is_second_1, v, codes_2, high_2, scales_2, bias_2,
-            first_row_2, n_out_2, is_second_2,
-        )  # fmt: skip
-        n_blocks = (v_dim if matrix == 2 else k_dim) // ROWS_OF_BLOCK
+        find_rows(x_at, x.at, row, last, x.stride, 0, 1)
+        matrix, block = put_joined(x_at, row, last, x, q, k, v)
+        n_heads, n_kv_heads = rotation.n_heads, rotation.n_kv_heads
+        n_blocks = (rotation.v_dim if matrix == 2 else rotation.k_dim) // ROWS_OF_BLOCK
         head = block // n_blocks + (0 if matrix == 0 else n_heads if matrix == 1 else n_heads + n_kv_heads)
         counter = counters + 4 * (cuda.blockIdx.y * (n_heads + 2 * n_kv_heads) + head)
         if arrives_last(counter, n_blocks, flag):
             for i in range(0, n_tile, THREADS // WARP):
                 m = i + (cuda.threadIdx.x >> 5)
                 if m < n_tile and row + m < last:
-                    rotate_head(
-                        head, row + m, q, k, v, table, keys, values, key_slot, value_slot, key_head, value_head, places,
-                        slots, n_heads, n_kv_heads, k_dim, v_dim, n_pairs, is_neox, q_norm, k_norm, eps,
-                    )  # fmt: skip
+                    rotate_head(head, row + m, q.out, k.out, v.out, rotation)
                     cuda.syncwarp()
 
     kinds = f"{first_kind.name.lower()}_{second_kind.name.lower()}"
@@ -138,33 +115,29 @@ def _make_rotated(first_kind: GGMLType, second_kind: GGMLType, n_tile: int, k_fo
 def _make_gated(kind: GGMLType, n_tile: int, activation: str) -> Kernel:
     put_outputs, find_rows, gate_of = make_outputs(kind, n_tile), make_rows(n_tile), ALL_GATES[activation]
 
-    def gated(
-        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, n_out: Int, gate: Int, codes: Int, high: Int,
-        scales: Int, bias: Int, first_row: Int, up: Int, codes_1: Int, high_1: Int, scales_1: Int, bias_1: Int,
-        first_row_1: Int, out: Int, out_codes: Int, counters: Int, tiles: Int, sources: Int, divisor: Int, z_rows: Int,
-    ):  # fmt: skip
-        """Four blocks have 32 outputs: two of the gate, two of up. `tiles` to `z_rows` are as in `matmul.py`."""
-        matrix, row, last = find_tile(count_at, tiles, n_tile)
+    def gated(x: Input, gate: Matrix, up: Matrix, out: Int, out_codes: Int, counters: Int, pairs: Pairs):
+        """Four blocks have 32 outputs: two of the gate, two of up."""
+        matrix, row, last = find_tile(x.count_at, pairs.tiles, n_tile)
         if row >= last:
             return
         flag = cuda.shared.array(1, boolean)
         x_at = cuda.local.array(n_tile, np.int64)
-        find_rows(x_at, x, row, last, x_stride, sources, divisor)
-        number = np.int64(cuda.blockIdx.x) >> 2
-        target = gate
+        find_rows(x_at, x.at, row, last, x.stride, pairs.sources, pairs.divisor)
+        number, n_out = np.int64(cuda.blockIdx.x) >> 2, gate.n_out
+        chosen = gate
         if cuda.blockIdx.x & 2 != 0:
-            target, codes, high, scales, bias, first_row = up, codes_1, high_1, scales_1, bias_1, first_row_1
+            chosen = up
         o = BLOCK * number + ROWS_OF_BLOCK * (cuda.blockIdx.x & 1) + (cuda.threadIdx.x >> 3)
         put_outputs(
-            x_at, codes, high, scales, bias, 0, target, first_row + matrix * z_rows + o, o, n_out, n_in, row, last,
-            4 * n_out, scale,
+            x_at, chosen.codes, chosen.high, chosen.scales, chosen.bias, 0, chosen.out,
+            chosen.first_row + matrix * pairs.matrix_rows + o, o, n_out, x.n_in, row, last, 4 * n_out, x.scale,
         )  # fmt: skip
         counter = counters + 4 * (cuda.blockIdx.y * (n_out // BLOCK) + number)
         if arrives_last(counter, 4, flag):
             i = BLOCK * number + (cuda.threadIdx.x & 31)
             for r in range(row + (cuda.threadIdx.x >> 5), min(row + n_tile, last), THREADS // WARP):
                 at = 4 * (n_out * r + i)
-                put_value(out, out_codes, n_out, r, i, gate_of(load_f32(gate + at), load_f32(up + at)))
+                put_value(out, out_codes, n_out, r, i, gate_of(load_f32(gate.out + at), load_f32(up.out + at)))
 
     return _declare(gated, f"gated_{kind.name.lower()}_{n_tile}_{activation}")
 
@@ -172,25 +145,23 @@ def _make_gated(kind: GGMLType, n_tile: int, activation: str) -> Kernel:
 def _make_normed(kind: GGMLType) -> Kernel:
     put_outputs, find_rows = make_outputs(kind, 1), make_rows(1)
 
-    def normed(
-        out: Int, x: Int, codes: Int, high: Int, scales: Int, bias: Int, residual: Int, count_at: Int, n_out: Int,
-        n_in: Int, first_row: Int, x_stride: Int, scale: Float, norm_out: Int, norm_codes: Int, weight: Int,
-        norm_residual: Int, counters: Int, eps: Float,
-    ):  # fmt: skip
+    def normed(x: Input, product: Matrix, residual: Int, norm: Norm, counters: Int):
         """One row."""
-        last = load_i32(count_at)
+        last = load_i32(x.count_at)
         if last == 0:
             return
         flag, shared = cuda.shared.array(1, boolean), cuda.shared.array(N_WARPS, float32)
         x_at = cuda.local.array(1, np.int64)
-        find_rows(x_at, x, np.int64(0), last, x_stride, 0, 1)
-        o = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
+        find_rows(x_at, x.at, np.int64(0), last, x.stride, 0, 1)
+        o, n_out = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3), product.n_out
         put_outputs(
-            x_at, codes, high, scales, bias, residual, out, first_row + min(o, n_out - 1), o, n_out, n_in, np.int64(0),
-            last, 4 * n_out, scale,
+            x_at, product.codes, product.high, product.scales, product.bias, residual, product.out,
+            product.first_row + min(o, n_out - 1), o, n_out, x.n_in, np.int64(0), last, 4 * n_out, x.scale,
         )  # fmt: skip
         if arrives_last(counters, np.int64(cuda.gridDim.x), flag):
-            _norm_row(norm_out, norm_codes, out, weight, norm_residual, np.int64(0), n_out, eps, shared)
+            _norm_row(
+                norm.out, norm.codes, product.out, norm.weight, norm.residual, np.int64(0), n_out, norm.eps, shared
+            )
 
     return _declare(normed, f"normed_{kind.name.lower()}_1")
 
@@ -199,28 +170,27 @@ def _make_combined(kind: GGMLType) -> Kernel:
     put_outputs, find_rows = make_outputs(kind, 1), make_rows(1)
 
     def combined(
-        x: Int, codes: Int, high: Int, scales: Int, bias: Int, count_at: Int, tiles: Int, n_out: Int, n_in: Int,
-        x_stride: Int, z_rows: Int, parts: Int, out: Int, routes: Int, residual: Int, n_used: Int, counters: Int,
-    ):  # fmt: skip
+        x: Input, product: Matrix, pairs: Pairs, out: Int, routes: Int, residual: Int, n_used: Int, counters: Int
+    ):
         """Experts' last product, a pair a tile as `moe.route` makes them, and `moe.combine`: the last of a row's pairs
         to come to 16 outputs adds them up."""
-        matrix, row, last = find_tile(count_at, tiles, 1)
+        matrix, row, last = find_tile(x.count_at, pairs.tiles, 1)
         if row >= last:
             return
         flag = cuda.shared.array(1, boolean)
         x_at = cuda.local.array(1, np.int64)
-        find_rows(x_at, x, row, last, x_stride, 0, 1)
-        o = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3)
+        find_rows(x_at, x.at, row, last, x.stride, 0, 1)
+        o, n_out = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + (cuda.threadIdx.x >> 3), product.n_out
         put_outputs(
-            x_at, codes, high, scales, bias, 0, parts, matrix * z_rows + min(o, n_out - 1), o, n_out, n_in, row, last,
-            4 * n_out, np.float32(1),
+            x_at, product.codes, product.high, product.scales, product.bias, 0, product.out,
+            matrix * pairs.matrix_rows + min(o, n_out - 1), o, n_out, x.n_in, row, last, 4 * n_out, np.float32(1),
         )  # fmt: skip
         row //= n_used
         counter = counters + 4 * (np.int64(cuda.gridDim.x) * row + cuda.blockIdx.x)
         if arrives_last(counter, n_used, flag):
             i = np.int64(cuda.blockIdx.x) * ROWS_OF_BLOCK + cuda.threadIdx.x
             if cuda.threadIdx.x < ROWS_OF_BLOCK and i < n_out:
-                combine_value(out, parts, routes, residual, row, i, n_out, n_used, 0)
+                combine_value(out, product.out, routes, residual, row, i, n_out, n_used, 0)
 
     return _declare(combined, f"combined_{PACKED[kind].name}_1")
 

@@ -51,6 +51,7 @@ from phobos.kernels.cuda.code.matmul import EXACT, exact_float, finish
 from phobos.kernels.cuda.code.norm import put_value
 from phobos.kernels.cuda.declaration import Float, Int, Kernel, kernel
 from phobos.kernels.cuda.layout import BLOCK, PARTS, STAGE_COLUMNS, STAGE_OUTPUTS, STAGE_THREADS, WARP
+from phobos.kernels.cuda.records import Input, Matrix
 
 N_TILES = 4  # of eight rows, a warp
 _N_SUMS = 2 * 4 * N_TILES
@@ -298,29 +299,28 @@ def _make_gated(form: Format, activation: str) -> Kernel:
             up = (total[first + 4 + i] + (up_bias if i < 2 else up_bias_8)) * scale
             store_shared_float(at + 4 * (8 * (i // 2) + _HIDDEN_STRIDE * (i % 2)), gate_of(gate, up))
 
-    def gated(
-        x: Int, count_at: Int, n_in: Int, x_stride: Int, scale: Float, n_out: Int, codes: Int, high: Int, scales: Int,
-        bias: Int, first_row: Int, codes_1: Int, high_1: Int, scales_1: Int, bias_1: Int, first_row_1: Int, out: Int,
-        out_codes: Int,
-    ):  # fmt: skip
+    def gated(x: Input, gate: Matrix, up: Matrix, out: Int, out_codes: Int):
         """Gate and up of 64 outputs, 16 of one and 16 of the other by turns, and what their activation gives. Grid: x
         by 64 rows, y by 64 outputs."""
-        n_rows = load_i32(count_at)
+        n_rows, n_out, scale = load_i32(x.count_at), gate.n_out, x.scale
         row, first = np.int64(cuda.blockIdx.x) * STAGE_COLUMNS, np.int64(cuda.blockIdx.y) * HIDDEN_OUTPUTS
         if row >= n_rows:
             return
         thread = np.int64(cuda.threadIdx.x)
         total, memory = cuda.local.array(_N_SUMS, float32), shared_memory()
         mine = min(first + 16 * (thread >> 6) + (thread >> 1 & 15), n_out - 1)
-        bias_row, up_bias_row = first_row, first_row_1
+        chosen = gate
         if thread & 32 != 0:
-            codes, high, scales, first_row = codes_1, high_1, scales_1, first_row_1
-        sum_tile(total, memory, row, n_rows, x, x_stride, n_in, codes, high, scales, first_row + mine)
+            chosen = up
+        weight_row = chosen.first_row + mine
+        sum_tile(
+            total, memory, row, n_rows, x.at, x.stride, x.n_in, chosen.codes, chosen.high, chosen.scales, weight_row
+        )
         cuda.syncthreads()  # what weights were in is free
         o, r = 16 * (thread >> 5 & 3) + (thread >> 2 & 7), (thread >> 7 << 5) + 2 * (thread & 3)
         near, far = min(first + o, n_out - 1), min(first + o + 8, n_out - 1)
-        g, g_8 = _load_bias(bias, bias_row + near), _load_bias(bias, bias_row + far)
-        u, u_8 = _load_bias(bias_1, up_bias_row + near), _load_bias(bias_1, up_bias_row + far)
+        g, g_8 = _load_bias(gate.bias, gate.first_row + near), _load_bias(gate.bias, gate.first_row + far)
+        u, u_8 = _load_bias(up.bias, up.first_row + near), _load_bias(up.bias, up.first_row + far)
         at = memory + 4 * (o + _HIDDEN_STRIDE * r)
         put_hidden(0, total, at, scale, g, g_8, u, u_8)
         put_hidden(8, total, at + 32 * _HIDDEN_STRIDE, scale, g, g_8, u, u_8)

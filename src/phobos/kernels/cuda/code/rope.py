@@ -10,6 +10,7 @@ from phobos.kernels.cuda.code.intrinsics import device, load_f32, load_i32, stor
 from phobos.kernels.cuda.code.norm import code_warp, inverse_rms_of_head
 from phobos.kernels.cuda.declaration import Float, Int, kernel
 from phobos.kernels.cuda.layout import BLOCK, CACHE_TILE_BYTES, KEY_TILE, THREADS, WARP
+from phobos.kernels.cuda.records import Rotation
 
 _CODED = CACHE_TILE_BYTES["q8_0"]
 
@@ -82,26 +83,25 @@ def make_rotate_head(k_format: str, v_format: str):
     store_key, store_value = STORE_KEY[k_format], STORE_VALUE[v_format]
 
     @device
-    def rotate_head(
-        head, row, q, k, v, table, keys, values, key_slot, value_slot, key_head, value_head, places, slots, n_heads,
-        n_kv_heads, k_dim, v_dim, n_pairs, is_neox, q_norm, k_norm, eps,
-    ):  # fmt: skip
+    def rotate_head(head, row, q, k, v, rotation):
+        n_heads, n_kv_heads, k_dim, v_dim = rotation.n_heads, rotation.n_kv_heads, rotation.k_dim, rotation.v_dim
+        n_pairs, is_neox = rotation.n_pairs, rotation.is_neox
         lane = cuda.threadIdx.x & 31
-        place, slot = load_i32(places + 4 * row), load_i32(slots + 4 * row)
+        place, slot = load_i32(rotation.places + 4 * row), load_i32(rotation.slots + 4 * row)
         if head >= n_heads + n_kv_heads:
             h = head - n_heads - n_kv_heads
-            head_values = values + value_slot * slot + value_head * h
+            head_values = rotation.values + rotation.value_slot * slot + rotation.value_head * h
             store_value(head_values, v + 4 * v_dim * (row * n_kv_heads + h), v_dim, place)
             return
         is_key = head >= n_heads
         h = head - n_heads if is_key else head
         at = k + 4 * k_dim * (row * n_kv_heads + h) if is_key else q + 4 * k_dim * (row * n_heads + h)
-        norm = k_norm if is_key else q_norm
+        norm = rotation.k_norm if is_key else rotation.q_norm
         factor = np.float32(1)
         if norm != 0:
-            factor = inverse_rms_of_head(at, k_dim, eps)
+            factor = inverse_rms_of_head(at, k_dim, rotation.eps)
         cuda.syncwarp()
-        turns = table + 8 * n_pairs * row
+        turns = rotation.table + 8 * n_pairs * row
         for i in range(lane, n_pairs, WARP):
             first = i if is_neox != 0 else 2 * i
             second = i + n_pairs if is_neox != 0 else 2 * i + 1
@@ -113,7 +113,7 @@ def make_rotate_head(k_format: str, v_format: str):
             store_f32(at + 4 * i, _ready(at, i, factor, norm))
         if is_key:
             cuda.syncwarp()
-            store_key(keys + key_slot * slot + key_head * h, at, k_dim, place)
+            store_key(rotation.keys + rotation.key_slot * slot + rotation.key_head * h, at, k_dim, place)
 
     return rotate_head
 
@@ -121,21 +121,11 @@ def make_rotate_head(k_format: str, v_format: str):
 def _make_rotate_store(k_format, v_format):
     rotate_head = make_rotate_head(k_format, v_format)
 
-    def rotate_store(
-        q: Int, k: Int, v: Int, n_rows_at: Int, table: Int, keys: Int, values: Int, key_slot: Int, value_slot: Int,
-        key_head: Int, value_head: Int, places: Int, slots: Int, n_heads: Int, n_kv_heads: Int, k_dim: Int, v_dim: Int,
-        n_pairs: Int, is_neox: Int, q_norm: Int, k_norm: Int, eps: Float,
-    ):  # fmt: skip
-        """A warp a head: heads of queries, then of keys, then of values. Grid: x by 4 heads, y by row. `keys` and
-        `values` are slot 0's; from slot to slot and head to head there are so many bytes. `places` are where keys and
-        values go."""
+    def rotate_store(q: Int, k: Int, v: Int, n_rows_at: Int, rotation: Rotation):
+        """A warp a head: heads of queries, then of keys, then of values. Grid: x by 4 heads, y by row."""
         head, row = cuda.blockIdx.x * (THREADS // WARP) + (cuda.threadIdx.x >> 5), cuda.blockIdx.y
-        if row >= load_i32(n_rows_at) or head >= n_heads + 2 * n_kv_heads:
-            return
-        rotate_head(
-            head, row, q, k, v, table, keys, values, key_slot, value_slot, key_head, value_head, places, slots, n_heads,
-            n_kv_heads, k_dim, v_dim, n_pairs, is_neox, q_norm, k_norm, eps,
-        )  # fmt: skip
+        if row < load_i32(n_rows_at) and head < rotation.n_heads + 2 * rotation.n_kv_heads:
+            rotate_head(head, row, q, k, v, rotation)
 
     rotate_store.__name__ = f"rotate_store_{k_format}_{v_format}"
     return kernel(THREADS)(rotate_store)

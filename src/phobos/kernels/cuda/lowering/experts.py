@@ -26,6 +26,7 @@ from phobos.kernels.cuda.lowering.buffers import ARRIVALS, N_TILES, PLACES, SING
 from phobos.kernels.cuda.lowering.launches import LaunchBuilder
 from phobos.kernels.cuda.names import activations, made, matmul, matmul_joined, matmul_tile, moe
 from phobos.kernels.cuda.packed_types import PackedType
+from phobos.kernels.cuda.records import Input, Matrix, Pairs
 from phobos.kernels.cuda.weights import takes_codes
 from phobos.program.steps import Experts, Gating, HeadMatMul, Op, Route
 
@@ -123,11 +124,11 @@ def _lower_gate(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
         return
     assert held.kind is not None
     x, stride = _input(low, op, gate)
-    arguments = (
-        x, at[N_TILES], op.x.width, stride, 1.0, op.n_ff, at["mix.gate"], *held.planes, low.vector(gate_bias), 0,
-        at["mix.up"], *up.planes, low.vector(op.up_bias), first_up, *hidden, at[ARRIVALS], at[TILES], at[SOURCES],
-        n_used, held.shape[0] // op.n_experts,
-    )  # fmt: skip
+    rows = Input(x, at[N_TILES], op.x.width, stride, 1.0)
+    first = Matrix(at["mix.gate"], *held.planes, low.vector(gate_bias), 0, op.n_ff)
+    second = Matrix(at["mix.up"], *up.planes, low.vector(op.up_bias), first_up, op.n_ff)
+    pairs = Pairs(at[TILES], at[SOURCES], n_used, held.shape[0] // op.n_experts)
+    arguments = (rows, first, second, *hidden, at[ARRIVALS], pairs)
     grid = (4 * (op.n_ff // BLOCK), tiles.n, 1)
     low.emit(made(matmul_joined, "gated", held.kind.name, tiles.size, op.activation), arguments, op, grid)
 
@@ -140,13 +141,13 @@ def _lower_combined(low: LaunchBuilder, op: Experts, tiles: _Tiles) -> None:
         x, stride = at["mix.hidden.q8"], quantized_stride(op.n_ff)
     else:
         x, stride = at["mix.hidden"], 4 * op.n_ff
-    arguments = (
-        x, *held.planes, low.vector(op.down_bias), at[N_TILES], at[TILES], n_out, op.n_ff, stride,
-        held.shape[0] // op.n_experts, at["mix.out"], low.at(op.out), low.at(op.route), low.at(op.residual),
-        op.route.width // 2, at[ARRIVALS],
-    )  # fmt: skip
+    rows = Input(x, at[N_TILES], op.n_ff, stride, 1.0)
+    product = Matrix(at["mix.out"], *held.planes, low.vector(op.down_bias), 0, n_out)
+    pairs = Pairs(at[TILES], matrix_rows=held.shape[0] // op.n_experts)
+    after = (low.at(op.out), low.at(op.route), low.at(op.residual), op.route.width // 2, at[ARRIVALS])
+    arguments = (rows, product, pairs, *after)
     grid = (-(-n_out // ROWS_OF_BLOCK), tiles.n, 1)
-    low.emit(made(matmul_joined, "combined", held.kind.name, "1"), arguments, op, grid)
+    low.emit(made(matmul_joined, "combined", held.kind.name, 1), arguments, op, grid)
 
 
 def _input(low: LaunchBuilder, op: Experts, weight: str) -> tuple[int, int]:

@@ -16,8 +16,9 @@ from phobos.kernels.cuda.lowering.buffers import ARRIVALS
 from phobos.kernels.cuda.lowering.fusion import MOST_JOINED, Fusion, kind_of
 from phobos.kernels.cuda.lowering.launches import LaunchBuilder
 from phobos.kernels.cuda.names import made, matmul_joined, matmul_stages
+from phobos.kernels.cuda.records import Input, Matrix, Norm, Pairs, Record
 from phobos.kernels.cuda.weights import takes_codes
-from phobos.program.steps import Glu, MatMul, RmsNorm, RotateStore
+from phobos.program.steps import Glu, RmsNorm, RotateStore
 
 
 def can_lower(low: LaunchBuilder, fusion: Fusion) -> bool:
@@ -48,50 +49,35 @@ def lower_fusion(low: LaunchBuilder, fusion: Fusion) -> None:
     n_rows, kind = low.rows_of(first.out), kind_of(first, low.weights).name
     n_tile = low.tile_of(n_rows)
     n_tiles = -(-n_rows // n_tile)
-    head = (x, low.count_at(first.out), first.x.width, stride, float(first.scale))
+    rows = Input(x, low.count_at(first.out), first.x.width, stride, float(first.scale))
     counters = low.addresses[ARRIVALS]
-    matrices: list[int]
     if isinstance(fusion.then, RmsNorm):
-        norm, weight = fusion.then, low.weights[first.weight]
-        arguments: tuple[int | float, ...] = (
-            low.at(first.out), x, *weight.planes, low.vector(first.bias), low.at(first.residual),
-            low.count_at(first.out), first.out.width, first.x.width, first.first_row, stride, float(first.scale),
-            *low.outputs_of(norm.out), low.vector(norm.weight), low.at(norm.residual), counters, float(norm.eps),
-        )  # fmt: skip
+        then = fusion.then
+        norm = Norm(*low.outputs_of(then.out), low.vector(then.weight), low.at(then.residual), float(then.eps))
         grid = (-(-first.out.width // ROWS_OF_BLOCK), 1, 1)
-        low.emit(made(matmul_joined, "normed", kind, "1"), arguments, fusion, grid)
+        arguments = (rows, low.matrix(first), low.at(first.residual), norm, counters)
+        low.emit(made(matmul_joined, "normed", kind, 1), arguments, fusion, grid)
         return
     if isinstance(fusion.then, Glu):
         glu = fusion.then
         gate, up = fusion.products if fusion.products[0].out == glu.gate else fusion.products[::-1]
         if _is_staged(low, fusion):
-            matrices = [*_matrix(low, gate)[1:], *_matrix(low, up)[1:]]
             grid = (-(-n_rows // STAGE_COLUMNS), -(-2 * glu.out.width // STAGE_OUTPUTS), 1)
-            arguments = (*head, glu.out.width, *matrices, *low.outputs_of(glu.out))
-            name = made(matmul_stages, "gated", kind, glu.activation)
-            low.emit(name, arguments, fusion, grid, n_threads=STAGE_THREADS)
+            staged = (rows, low.matrix(gate), low.matrix(up), *low.outputs_of(glu.out))
+            kernel = made(matmul_stages, "gated", kind, glu.activation)
+            low.emit(kernel, staged, fusion, grid, n_threads=STAGE_THREADS)
             return
-        arguments = (
-            *head, glu.out.width, *_matrix(low, gate), *_matrix(low, up), *low.outputs_of(glu.out), counters,
-            0, 0, 1, 0,
-        )  # fmt: skip
+        gated = (rows, low.matrix(gate), low.matrix(up), *low.outputs_of(glu.out), counters, Pairs())
         grid = (4 * (glu.out.width // BLOCK), n_tiles, 1)
-        low.emit(made(matmul_joined, "gated", kind, n_tile, glu.activation), arguments, fusion, grid)
+        low.emit(made(matmul_joined, "gated", kind, n_tile, glu.activation), gated, fusion, grid)
         return
     kinds = sorted({kind_of(op, low.weights).name for op in fusion.products})
-    matrices = []
-    for op in fusion.products:
-        matrices += [*_matrix(low, op), op.out.width, int(kind_of(op, low.weights).name != kinds[0])]
-    matrices += [0] * (8 * (MOST_JOINED - len(fusion.products)))
+    matrices = [low.matrix(op, is_second=kind_of(op, low.weights).name != kinds[0]) for op in fusion.products]
+    matrices += [Matrix()] * (MOST_JOINED - len(matrices))
     grid = (sum(-(-op.out.width // ROWS_OF_BLOCK) for op in fusion.products), n_tiles, 1)
     variant = (kinds[0], kinds[-1], n_tile)
     if isinstance(fusion.then, RotateStore):
-        arguments = (*head, *matrices, *low.rotation_of(fusion.then), counters)
-        low.emit(made(matmul_joined, "rotated", *variant, low.formats), arguments, fusion, grid)
+        rotated: tuple[int | Record, ...] = (rows, *matrices, low.rotation_of(fusion.then), counters)
+        low.emit(made(matmul_joined, "rotated", *variant, low.formats), rotated, fusion, grid)
         return
-    low.emit(made(matmul_joined, "joined", *variant), (*head, *matrices), fusion, grid)
-
-
-def _matrix(low: LaunchBuilder, op: MatMul) -> tuple[int, ...]:
-    """A product's result and weights, as the kernels take them."""
-    return low.at(op.out), *low.weights[op.weight].planes, low.vector(op.bias), op.first_row
+    low.emit(made(matmul_joined, "joined", *variant), (rows, *matrices), fusion, grid)

@@ -18,6 +18,7 @@ from phobos.kernels.cuda.layout import BLOCK, HEADER_WORDS, N_ARRAYS, THREADS, T
 from phobos.kernels.cuda.lowering.buffers import buffer_sizes
 from phobos.kernels.cuda.lowering.fusion import Fusion
 from phobos.kernels.cuda.names import Named, norm
+from phobos.kernels.cuda.records import Matrix, Record, Rotation
 from phobos.kernels.cuda.states import SlotStates
 from phobos.kernels.cuda.weights import Weight, takes_codes
 from phobos.kernels.float_readers import find_float_readers
@@ -91,14 +92,18 @@ class LaunchBuilder:
         return next((n for n in ROW_COUNTS if n >= n_rows), ROW_COUNTS[-1])
 
     def emit(
-        self, kernel: Named, arguments: Sequence[int | float], op: Op | Fusion, grid: tuple[int, int, int], *,
+        self, kernel: Named, arguments: Sequence[int | float | Record], op: Op | Fusion, grid: tuple[int, int, int], *,
         n_threads: int = THREADS,
     ) -> None:  # fmt: skip
-        """One more launch; none where the grid is empty. `UnsupportedModelError` where it is larger than a card has."""
+        """One more launch, records field by field; none where the grid is empty. `UnsupportedModelError` where it is
+        larger than a card has."""
         if max(grid[1:]) > MAX_GRID:
             raise UnsupportedModelError("so many rows do not run on a card at once: use a smaller --batch-size")
         if 0 not in grid:
-            self.launches.append(GridLaunch(kernel.name, tuple(arguments), grid, n_threads))
+            values: list[int | float] = []
+            for argument in arguments:
+                values += argument if isinstance(argument, tuple) else (argument,)
+            self.launches.append(GridLaunch(kernel.name, tuple(values), grid, n_threads))
             self.ops.append(op)
 
     # Quantized activations
@@ -127,10 +132,15 @@ class LaunchBuilder:
         kind = self.weights[op.weight].kind
         return kind is None or kind.is_float or self.rows_of(op.out) < TILED_ROWS
 
-    def rotation_of(self, op: RotateStore) -> tuple[int | float, ...]:
+    def matrix(self, op: MatMul, *, is_second: bool = False) -> Matrix:
+        """A product's result and weights."""
+        first = (self.at(op.out), *self.weights[op.weight].planes)
+        return Matrix(*first, self.vector(op.bias), op.first_row, op.out.width, int(is_second))
+
+    def rotation_of(self, op: RotateStore) -> Rotation:
         """What kernels must know to rotate and store heads, but for the heads and the number of rows."""
         layer, cache = op.layer, self._cache.layers[op.layer.index]
-        return (
+        return Rotation(
             self.at(op.table), cache.keys, cache.values, cache.key_slot, cache.value_slot, cache.key_head,
             cache.value_head, self.places, self.slots, op.n_heads, layer.n_kv_heads if op.k is not None else 0,
             layer.k_dim, layer.v_dim, op.table.width // 2 if op.table is not None else 0, int(op.style == "neox"),

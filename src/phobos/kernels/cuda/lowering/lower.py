@@ -317,7 +317,7 @@ class Lowering(LaunchBuilder):
         heads = (self.at(op.q), self.at(op.k), self.at(op.v))
         n_kv_heads = op.layer.n_kv_heads if op.k is not None else 0
         grid = (-(-(op.n_heads + 2 * n_kv_heads) // (THREADS // WARP)), self.rows_of(op.q), 1)
-        arguments = (*heads, self.count_at(op.q), *self.rotation_of(op))
+        arguments = (*heads, self.count_at(op.q), self.rotation_of(op))
         self.emit(made(rope, "rotate_store", self.formats), arguments, op, grid)
 
     def _attention(self, op: Attention) -> None:

@@ -44,6 +44,14 @@ class Format(NamedTuple):
     minima: Any = None
 
 
+class FloatFormat(NamedTuple):
+    """How weights that are floats in memory are loaded: four neighbouring ones, and one; and the bytes of each."""
+
+    four: Any
+    one: Any
+    n_bytes: int
+
+
 @device
 def nibble_words(codes, high, index):
     """Words of four-bit codes."""
