@@ -198,7 +198,7 @@ def main() -> int:
     options = parser.parse_args()
     print(options.model.name, flush=True)
     flags = ["--no-lookup"] if options.speed else []
-    with serve(str(options.model), "--parallel", str(options.parallel), "--max-queue", "64", *flags) as address:
+    with serve(str(options.model), "--parallel", str(options.parallel), *flags) as address:
         client = OpenAI(base_url=f"{address}/v1", api_key="none", timeout=900, max_retries=0)
         results = [True]
         if options.requests:

@@ -63,7 +63,7 @@ def translate(words: list[str], model: str) -> list[str]:
             flags.append(word)
     if context is not None:
         flags += ["--ctx-size", str(context if "--kv-unified" in words else max(context // slots, 8))]
-    return [*flags, "--parallel", str(slots), "--max-connections-per-address", "64", "--max-queue", "64"]
+    return [*flags, "--parallel", str(slots)]
 
 
 def answer_health(port: int) -> None:

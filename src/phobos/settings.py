@@ -55,9 +55,9 @@ class ServeSettings:
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 << 20
-    max_connections: int = 64
-    max_connections_per_address: int = 8
-    max_queue: int = 8
+    max_connections: int = 512
+    max_connections_per_address: int | None = None  # of this machine as many as there are
+    max_queue: int = 512
     queue_timeout_s: float = 300.0
     request_timeout_s: float = 30.0
     keep_alive_s: float = 75.0

@@ -6,6 +6,7 @@ Not a test: `test_serving.py` runs it as a process, with real sockets and signal
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 import time
@@ -57,4 +58,6 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     load = Loader.run
     Loader.run = load_scripted  # type: ignore[method-assign]
+    if "SCRIPTED_FILES" in os.environ:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(os.environ["SCRIPTED_FILES"]),) * 2)
     sys.exit(cli.main())

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -298,3 +298,48 @@ def test_a_standard_error_that_nobody_reads_stops_nothing(tmp_path: Path, model:
             assert process.wait(20) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bounds the files of a child")
+def test_a_process_that_may_open_few_files_serves_as_many_as_it_can(tmp_path: Path, model: Path) -> None:
+    import resource
+
+    with serve(tmp_path, *LISTEN) as server:
+        server.wait_for("ready in")
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (64, 64))
+        with ExitStack() as clients:
+            for _ in range(180):
+                clients.enter_context(server.client())
+            server.wait_for("more files to open", 10)
+            time.sleep(2.5)
+        with server.client() as client:
+            assert client.ask("GET", "/").status == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end()[0] == 0
+    assert sum("more files to open" in line for line in server.lines) == 1
+    assert len(server.lines) < 20 and "Traceback" not in "\n".join(server.lines)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bounds the files of a child")
+def test_connections_are_bounded_by_the_files_that_may_be_open(tmp_path: Path, model: Path) -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+        with serve(tmp_path, *LISTEN) as server:
+            server.wait_for("ready in")
+            limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+            assert not re.search(r"Max open files +100 ", limits), "raised where the system allows"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with serve(tmp_path, *LISTEN, SCRIPTED_FILES="100") as server, ExitStack() as clients:
+        server.wait_for("only 100 files may be open: 32 connections at once instead of 512; raise it by ulimit -n")
+        server.wait_for("ready in")
+        for _ in range(180):
+            clients.enter_context(server.client())
+        time.sleep(1.5)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end()[0] == 0
+    assert sum("connections were dropped" in line for line in server.lines) <= 1
+    assert "Traceback" not in "\n".join(server.lines)

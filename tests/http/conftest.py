@@ -63,7 +63,7 @@ def serve() -> Iterator[Serve]:
     def start(
         script: Script = parrot, model: ScriptedModel | None = None, *, load: bool = True, **settings: Any
     ) -> Server:
-        settings = {"listen": "127.0.0.1:0", "max_connections_per_address": 64, **settings}
+        settings = {"listen": "127.0.0.1:0", **settings}
         counters = Counters()
         listener = Listener(ServeSettings(**settings), counters)
         engine = ScriptedEngine(model, script)

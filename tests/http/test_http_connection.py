@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from doubles.scripted_engine import (
     RawClient,
@@ -22,6 +24,7 @@ from doubles.scripted_engine import (
     with_slots,
 )
 from phobos.chat.events import TextDelta
+from phobos.http.transport import connection, roster
 
 CHAT = "/v1/chat/completions"
 
@@ -199,25 +202,107 @@ def test_an_idle_connection_is_closed(serve):
         assert client.at_end()
 
 
-def test_connections_beyond_the_limit_are_told(serve):
+def hold(server, n):
+    """Connections with a request in the works."""
+    clients = [server.connect() for _ in range(n)]
+    for client in clients:
+        client.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
+    eventually(lambda: server.listener.n_connections == n)
+    return clients
+
+
+def test_connections_beyond_the_limit_are_told(serve, caplog):
+    caplog.set_level("INFO", "phobos.http")
     server = serve(max_connections=3)
-    clients = [server.connect() for _ in range(3)]
-    assert all(client.ask("GET", "/").status == 200 for client in clients)
+    clients = hold(server, 3)
     with server.connect() as extra:
-        reply = extra.read()
+        reply = extra.ask("GET", "/v1/models")
         assert reply.status == 429 and reply.error["code"] == "too_many_connections"
         assert extra.at_end()
+    assert "3 connections at once (--max-connections)" in caplog.text
+    with server.connect() as extra:
+        reply = extra.ask("POST", "/v1/messages", {})
+        assert reply.status == 429 and reply.json["type"] == "error", "in the envelope of the path"
     clients.pop().socket.close()
     eventually(lambda: server.listener.n_connections <= 2)
-    assert server.get("/").status == 200
+    assert server.get("/v1/models").status == 200
 
 
-def test_connections_of_one_address_are_limited(serve):
-    server = serve(max_connections_per_address=2)
-    clients = [server.connect() for _ in range(2)]
-    assert all(client.ask("GET", "/").status == 200 for client in clients)
+def test_who_watches_is_never_refused(serve, monkeypatch):
+    server = serve(max_connections=1)
+    hold(server, 1)
+    for path in ("/health", "/metrics"):
+        with server.connect() as extra:
+            reply = extra.ask("GET", path)
+            assert reply.status == 200 and reply.headers["connection"] == "close"
+            assert extra.at_end()
+    monkeypatch.setattr(connection, "EXCESS_S", 0.1)
+    with server.connect() as silent:
+        assert silent.read().status == 429
+
+
+def test_idle_connections_are_closed_before_anyone_is_refused(serve, monkeypatch):
+    monkeypatch.setattr(roster, "IDLE_S", 0.2)
+    server = serve(max_connections=3)
+    clients = [server.connect() for _ in range(3)]
+    for client in clients:
+        assert client.ask("GET", "/").status == 200
+        time.sleep(0.01)
     with server.connect() as extra:
-        assert extra.read().status == 429
+        assert extra.ask("GET", "/v1/models").status == 429, "others may be about to ask"
+    time.sleep(0.25)
+    newer = [server.connect() for _ in range(2)]
+    assert [client.ask("GET", "/").status for client in newer] == [200, 200]
+    assert clients[0].at_end() and clients[1].at_end(), "those idle for longest"
+    assert clients[2].ask("GET", "/").status == 200
+
+
+def test_who_was_one_too_many_is_served_once_there_is_room(serve):
+    server = serve(max_connections=1)
+    (held,) = hold(server, 1)
+    with server.connect() as extra:
+        eventually(lambda: server.listener.n_connections == 2)
+        held.socket.close()
+        eventually(lambda: server.listener.n_connections == 1)
+        assert [extra.ask("GET", "/v1/models").status for _ in range(2)] == [200, 200]
+
+
+def test_one_address_elsewhere_may_be_bounded(serve, monkeypatch, caplog):
+    caplog.set_level("INFO", "phobos.http")
+    server = serve(max_connections_per_address=2)
+    clients = hold(server, 4)
+    assert server.get("/v1/models").status == 200, "this machine's own clients are not bounded"
+    monkeypatch.setattr(roster, "is_local", lambda peer: False)
+    with server.connect() as extra:
+        assert extra.ask("GET", "/v1/models").status == 429
+    assert "(--max-connections-per-address)" in caplog.text and len(clients) == 4
+
+
+@pytest.mark.parametrize(
+    ("peer", "local"),
+    [("unix", True), ("127.0.0.1", True), ("127.8.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True),
+     ("192.168.1.4", False), ("fe80::1%eth0", False), ("::ffff:10.0.0.1", False), ("nonsense", False)],
+)  # fmt: skip
+def test_which_addresses_are_this_machines_own(peer, local):
+    assert roster.is_local(peer) == local
+
+
+@given(st.none() | st.integers(0, 5000), st.integers(1, 2000))
+def test_connections_fit_the_files_that_may_be_open(n_files, wanted):
+    n_served, n_extra = roster.share_files(n_files, wanted)
+    assert 1 <= n_served <= wanted and n_extra >= 1
+    if n_files is None or n_files >= wanted + roster.EXTRA_CONNECTIONS + roster.FILES_BESIDE:
+        assert (n_served, n_extra) == (wanted, roster.EXTRA_CONNECTIONS)
+    elif n_files > roster.FILES_BESIDE + 1:
+        assert n_served + n_extra + roster.FILES_BESIDE <= n_files
+
+
+def test_a_line_a_minute(caplog):
+    now_s = 0.0
+    seldom = roster.Seldom("it happened %d times", lambda: now_s)
+    for now_s in (0.0, 1.0, 59.0, 61.0, 62.0):  # noqa: B007
+        seldom.note()
+    assert caplog.messages == ["it happened 1 times", "it happened 3 times"]
 
 
 def test_a_client_that_leaves_frees_the_engine(serve):

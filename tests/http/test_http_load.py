@@ -142,7 +142,6 @@ def hold_a_crowd(serve, n_clients: int, seconds: float, seed: int) -> Crowd:
         repeat_after_me,
         with_slots(16),
         max_connections=n_clients,
-        max_connections_per_address=n_clients,
         max_queue=n_clients // 2,
     )
     server.get("/")

@@ -61,7 +61,7 @@ def test_requests_wait_through_loading(serve):
 
 
 def test_while_loading_the_queue_is_bounded_too(serve):
-    server = serve(load=False)
+    server = serve(load=False, max_queue=8)
     with ThreadPoolExecutor(47) as pool:
         waiting = [in_background(pool, server, chat(f"request {i}")) for i in range(47)]
         eventually(lambda: sum(future.done() for future in waiting) == 39)
@@ -96,6 +96,20 @@ def test_a_load_that_fails_answers_all_who_wait(serve):
         assert "cut short" in reply.error["message"]
     health = server.get("/health")
     assert health.status == 503 and health.json["status"] == "error" and "cut short" in health.json["error"]
+
+
+def test_a_refusal_is_a_log_line_that_names_the_flag(serve, caplog):
+    caplog.set_level("INFO", "phobos.http")
+    server = serve(endless(), max_queue=0, max_body_bytes=1000, queue_timeout_s=0.1)
+    with server.connect() as running:
+        running.send(encode("POST", CHAT, chat()))
+        eventually(lambda: server.engine.running)
+        assert server.post(CHAT, chat()).status == 429
+        server.listener._generations.admission.max_queue = 1
+        assert server.post(CHAT, chat()).status == 429
+    assert server.post(CHAT, chat("x" * 2000)).status == 413
+    for flag in ("--max-queue", "--queue-timeout", "--max-body"):
+        assert sum(flag in message for message in caplog.messages) == 1
 
 
 def test_the_limit_counts_before_tokenizing(serve):

@@ -130,7 +130,7 @@ SERVE_FLAGS = [
 ]  # fmt: skip
 
 LIMIT_FLAGS = [
-    flag("--max-queue", group=LIMITS, type=_COUNT, default=8, metavar="N", help="Requests that may wait."),
+    flag("--max-queue", group=LIMITS, type=_COUNT, default=512, metavar="N", help="Requests that may wait."),
     flag("--queue-timeout", group=LIMITS, type=_SECONDS, default=300.0, metavar="S", help="Longest wait, seconds."),
     flag("--request-timeout", group=LIMITS, type=_SECONDS, default=30.0, metavar="S",
          help="Time a client has to deliver its request."),
@@ -141,9 +141,9 @@ LIMIT_FLAGS = [
     flag("--heartbeat", group=LIMITS, type=_SECONDS, default=5.0, metavar="S", help="Sign of life in silent streams."),
     flag("--max-body", group=LIMITS, type=Size(), default=4 << 20, without="4M", metavar="SIZE",
          help="Largest request."),
-    flag("--max-connections", group=LIMITS, type=_POSITIVE, default=64, metavar="N", help="Connections at once."),
-    flag("--max-connections-per-address", group=LIMITS, type=_POSITIVE, default=8, metavar="N",
-         help="Connections at once from one address."),
+    flag("--max-connections", group=LIMITS, type=_POSITIVE, default=512, metavar="N", help="Connections at once."),
+    flag("--max-connections-per-address", group=LIMITS, type=_POSITIVE, metavar="N", without="no bound",
+         help="Connections at once from one address of another machine."),
     flag("--drain", group=LIMITS, type=_SECONDS, default=5.0, metavar="S",
          help="Time running requests get at the end."),
 ]  # fmt: skip

@@ -121,7 +121,8 @@ class Admission:
         if not waiter.future.done() and len(self._waiters) > self.max_queue:
             self._drop(waiter)
             raise QueueFullError(
-                f"{self.max_queue} requests wait already: try again in a moment", retry_after_s=self._retry_after()
+                f"{self.max_queue} requests wait already (--max-queue): try again in a moment",
+                retry_after_s=self._retry_after(),
             )
         try:
             return await self._wait(waiter, beat, beat_s)
@@ -197,7 +198,7 @@ class Admission:
 
     def _expired(self) -> QueueFullError:
         return QueueFullError(
-            f"no slot came free within {self._timeout_s:g} s: try again later",
+            f"no slot came free within {self._timeout_s:g} s (--queue-timeout): try again later",
             code="queue_timeout",
             retry_after_s=self._retry_after(),
         )

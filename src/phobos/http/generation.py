@@ -461,7 +461,8 @@ def _refuse(request_id: str, error: Exception) -> Refusal:
     if refusal.code in ("internal_error", "engine_error"):
         log.error("%s failed: %s", request_id, type(error).__name__, exc_info=error)
     else:
-        log.info("%s refused: %d %s", request_id, refusal.status, refusal.code)
+        reason = f": {refusal.message}" if refusal.status == 429 else ""  # others may quote what a client wrote
+        log.info("%s refused: %d %s%s", request_id, refusal.status, refusal.code, reason)
     return refusal
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from phobos.counters import Counters
 from phobos.errors import PhobosError, UnavailableError, UsageError
@@ -24,14 +25,14 @@ from phobos.http.routes import Routes
 from phobos.http.served import ServedEngine
 from phobos.http.transport.addresses import Address, bind_socket, check_exposed, parse_address
 from phobos.http.transport.connection import Connection, ConnectionLimits
+from phobos.http.transport.roster import EXTRA_CONNECTIONS, FILES_BESIDE, Roster, Seldom, raise_file_limit, share_files
 from phobos.http.transport.security import build_guard
-from phobos.http.transport.wire import Refusal
 from phobos.settings import ServeSettings
 
 log = logging.getLogger("phobos.http")
 
-# Beyond the limit a client is told so; beyond this many more it is dropped without a word.
-EXTRA_CONNECTIONS = 256
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+BACKLOG = 128  # connections that wait to be taken in, and are taken in at one time
 END_S = 2.0
 WATCH_S = 0.5
 
@@ -49,7 +50,18 @@ class Listener:
         self._ready = threading.Event()
         self._stop: asyncio.Event | None = None
         self._generations: Generations | None = None
-        self._roster = _Roster(serve.max_connections, serve.max_connections_per_address)
+        wanted = serve.max_connections
+        n_files = raise_file_limit(wanted + EXTRA_CONNECTIONS + FILES_BESIDE + BACKLOG)
+        n_served, n_extra = share_files(n_files, wanted)
+        self._backlog = BACKLOG if n_extra == EXTRA_CONNECTIONS else FILES_BESIDE // 2
+        if n_served < wanted:
+            log.warning(
+                "only %d files may be open: %d connections at once instead of %d; raise it by ulimit -n",
+                n_files,
+                n_served,
+                wanted,
+            )
+        self._roster = Roster(n_served, n_extra, serve.max_connections_per_address)
         self._drain_s: float | None = None
 
     @property
@@ -127,6 +139,7 @@ class Listener:
     async def _main(self) -> None:
         assert self._socket is not None and self._address is not None
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_handle_loop_error(Seldom(_NO_FILES)))
         settings = self._settings
         self._stop = asyncio.Event()
         generations = Generations(settings, self._counters, Metrics(), Mailbox(loop))
@@ -140,9 +153,9 @@ class Listener:
             return Connection(routes, limits, self._roster)
 
         if self._address.path is not None:
-            server: asyncio.Server = await loop.create_unix_server(connect, sock=self._socket)
+            server: asyncio.Server = await loop.create_unix_server(connect, sock=self._socket, backlog=self._backlog)
         else:
-            server = await loop.create_server(connect, sock=self._socket)
+            server = await loop.create_server(connect, sock=self._socket, backlog=self._backlog)
         watch = loop.create_task(self._watch(generations))
         self._ready.set()
         await self._stop.wait()
@@ -183,49 +196,18 @@ class Listener:
             await connection.gone()
 
 
-class _Roster:
-    """Who is connected, counted whole and by address; used on the loop, read from anywhere.
-
-    Those who are turned away stay members until they are gone, but do not count against the others.
-    """
-
-    def __init__(self, max_connections: int, max_per_address: int) -> None:
-        self._max = max_connections
-        self._max_per_address = max_per_address
-        self._by_peer: Counter[str] = Counter()
-        self._served: set[Connection] = set()
-        self.members: set[Connection] = set()
-
-    def join(self, connection: Connection) -> Refusal | None:
-        """Take a connection in, or say why it is one too many."""
-        peer = connection.peer
-        self.members.add(connection)
-        if len(self.members) > self._max + EXTRA_CONNECTIONS:
-            connection.abort()
-        if len(self._served) >= self._max:
-            return _too_many(f"this server takes {self._max} connections at once")
-        if peer != "unix" and self._by_peer[peer] >= self._max_per_address:
-            return _too_many(f"this server takes {self._max_per_address} connections from one address at once")
-        self._served.add(connection)
-        self._by_peer[peer] += 1
-        return None
-
-    def leave(self, connection: Connection) -> None:
-        """Forget a connection; twice is fine."""
-        self.members.discard(connection)
-        if connection in self._served:
-            self._served.discard(connection)
-            self._by_peer[connection.peer] -= 1
-            if not self._by_peer[connection.peer]:
-                del self._by_peer[connection.peer]
+_NO_FILES = "connections wait to be taken in, which failed %d times: the process has no more files to open (ulimit -n)"
 
 
-def _too_many(message: str) -> Refusal:
-    return Refusal(
-        429,
-        message + ": close one or try again",
-        "rate_limit_error",
-        code="too_many_connections",
-        headers=(("retry-after", "1"),),
-        close=True,
-    )
+def _handle_loop_error(no_files: Seldom) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """What the loop does about errors that nobody awaits: asyncio retries to accept a connection after a second, and
+    would write a traceback for every try."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
+            no_files.note()
+        else:
+            loop.default_exception_handler(context)
+
+    return handle

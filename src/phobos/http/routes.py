@@ -70,6 +70,10 @@ class Routes:
         """A refusal as the protocol of this path writes it."""
         return _in_envelope(path, refusal, None)
 
+    def is_never_refused(self, head: RequestHead) -> bool:
+        """Whether a request is answered however many clients are connected: who watches the server must see that."""
+        return _find(head.path)[0] in (_answer_health, _answer_metrics)
+
     def decorate(self, head: RequestHead | None, request_id: str) -> Headers:
         """Headers every reply carries."""
         return (("x-request-id", request_id), ("server", "phobos"), *self.guard.cors(head))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import select
 import socket
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ READ_AHEAD_BYTES = 256 << 10
 LINGER_S = 1.0
 LINGER_BYTES = 8 << 20
 PEER_CHECK_S = 0.02
+EXCESS_S = 2.0  # a client that is one too many has to ask within this
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ class Application(Protocol):
 
     async def answer(self, request: Request, channel: Channel) -> Response | None:
         """The response, or None when it went out through the channel."""
+
+    def is_never_refused(self, head: RequestHead) -> bool:
+        """Whether a request is answered however many clients are connected."""
 
     def decorate(self, head: RequestHead | None, request_id: str) -> Headers:
         """Headers every reply carries."""
@@ -97,6 +102,8 @@ class Connection(asyncio.Protocol):
         self._answering = False
         self._head: RequestHead | None = None  # of the request being read
         self._closing = False
+        self._excess: Refusal | None = None  # why it is one too many
+        self._idle_since_s: float | None = None
         self._discarding = False
         self._n_discarded = 0
         self._reading_paused = False
@@ -111,9 +118,9 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else "unix"
-        refusal = self._roster.join(self)
-        work = self._serve() if refusal is None else self._turn_away(refusal)
-        self._task = self._loop.create_task(work)
+        self._excess = self._roster.join(self)
+        self._closing = self._excess is not None
+        self._task = self._loop.create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -155,7 +162,13 @@ class Connection(asyncio.Protocol):
         """The client has caught up."""
         self._writable.set()
 
-    # --- for the listener -----------------------------------------------------------------------------------------
+    # --- for the listener and the roster --------------------------------------------------------------------------
+
+    @property
+    def idle_s(self) -> float | None:
+        """How long it has been waiting for a request to begin; None while there is one."""
+        since_s = self._idle_since_s
+        return None if since_s is None or self._exchange.started or self._closing else self._loop.time() - since_s
 
     def retire(self) -> None:
         """Close now if idle, else after the answer at hand."""
@@ -177,7 +190,7 @@ class Connection(asyncio.Protocol):
 
     async def _serve(self) -> None:
         try:
-            idle_s = self._limits.request_timeout_s
+            idle_s = min(self._limits.request_timeout_s, EXCESS_S if self._excess else math.inf)
             while await self._serve_one(idle_s):
                 self._exchange.next_cycle()
                 self._resume_reading()
@@ -191,24 +204,18 @@ class Connection(asyncio.Protocol):
         finally:
             self._close()
 
-    async def _turn_away(self, refusal: Refusal) -> None:
-        try:
-            await self._send_last(refusal.response(), None)
-        except (_ClientGoneError, asyncio.CancelledError):
-            self._abort()
-        finally:
-            self._close()
-
     async def _serve_one(self, idle_s: float) -> bool:
         """Serve one request; whether another may follow."""
         if not await self._first_byte(idle_s):
+            if self._excess is not None and not self._exchange.eof:
+                await self._send_last(self._excess.response(), None)
             return False
         deadline = self._loop.time() + self._limits.request_timeout_s
         try:
             async with asyncio.timeout_at(deadline):
                 got = await self._read_request()
         except TimeoutError:
-            got = self._refusal(408, "the request did not arrive in time", "request_timeout")
+            got = self._refusal(408, "the request did not arrive in time (--request-timeout)", "request_timeout")
         if got is None:
             return False
         if isinstance(got, Response):
@@ -220,8 +227,9 @@ class Connection(asyncio.Protocol):
         return await self._answer(request)
 
     async def _first_byte(self, idle_s: float) -> bool:
+        self._idle_since_s = self._loop.time()
         while not self._exchange.started:
-            if self._exchange.eof or self._closing:
+            if self._exchange.eof or (self._closing and self._excess is None):
                 return False
             self._arrived.clear()
             try:
@@ -229,6 +237,7 @@ class Connection(asyncio.Protocol):
                     await self._arrived.wait()
             except TimeoutError:
                 return False
+        self._idle_since_s = None
         return True
 
     async def _read_request(self) -> tuple[Request, Response | None] | Response | None:
@@ -242,6 +251,8 @@ class Connection(asyncio.Protocol):
         self._head = head
         request_id = new_request_id()
         refusal = self._app.refuse(head, self.peer)
+        if refusal is None and self._excess is not None and not self._app.is_never_refused(head):
+            refusal = self._ask_again(head.path)
         if refusal is None and _declared_length(head) > self._limits.max_body_bytes:
             refusal = self._too_large()
         if head.expects_continue:
@@ -256,6 +267,15 @@ class Connection(asyncio.Protocol):
         if body is None:
             return None
         return Request(head, body, self.peer, request_id), refusal
+
+    def _ask_again(self, path: str) -> Response | None:
+        """It was one too many when it connected; a refusal if it still is."""
+        self._excess = self._roster.join(self)
+        self._closing = self._excess is not None
+        if self._excess is None:
+            return None
+        log.info("refused a connection of %s: %s", self.peer, self._excess.message)
+        return self._app.express(self._excess, path)
 
     async def _read_body(self, *, keep: bool) -> bytes | Response | None:
         pieces: list[bytes] = []
@@ -296,6 +316,7 @@ class Connection(asyncio.Protocol):
     def _refusal(self, status: int, message: str, code: str) -> Response:
         """The last response on this connection, in the envelope of the path that was asked for, if known."""
         refusal = Refusal(status, message, code=code, close=True)
+        log.info("refused a request of %s: %d %s", self.peer, status, message)
         return refusal.response() if self._head is None else self._app.express(refusal, self._head.path)
 
     # --- answering ------------------------------------------------------------------------------------------------
