@@ -18,7 +18,7 @@ import jsonschema
 from phobos.chat.dialects.dialect import Dialect
 from phobos.chat.dialects.scanner import Consumed, Content, Scanner
 from phobos.chat.messages import GenerationRequest, ToolSpec
-from phobos.chat.tool_schemas import to_json_schema
+from phobos.chat.schemas import to_json_schema
 from phobos.engine.constrained.binding import Binding
 from phobos.engine.constrained.grammar import Grammars, offered_tools
 from reading import Answer, fold

@@ -265,7 +265,7 @@ def test_ids_differ_from_those_of_the_conversation(desk: Callable[..., Desk]) ->
 def test_what_cannot_be_met_is_refused_before_the_prompt_runs(desk: Callable[..., Desk]) -> None:
     engine = desk(None)
     with pytest.raises(RequestError, match="cannot be enforced"):
-        engine.ask(output=OutputFormat("json_schema", {"type": "integer", "minimum": 3, "maximum": 1}))
+        engine.ask(output=OutputFormat("json_schema", {"type": "integer", "minimum": 3, "maximum": 1}, strict=True))
     assert not engine.backend.batches
 
 

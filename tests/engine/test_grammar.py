@@ -162,7 +162,7 @@ def test_none_and_no_tools_bind_nothing() -> None:
 def test_calls_are_laid_out_as_the_template_would_and_in_its_tokens() -> None:
     grammars = grammars_of("hermes")
     found = walk(grammars, ask(tool_choice=ToolChoice("function", "beta.x"), parallel_tool_calls=False), 5)
-    assert found.text == '<tool_call>\n{"name": "beta.x", "arguments": {}}\n</tool_call>'
+    assert found.text.rstrip() == '<tool_call>\n{"name": "beta.x", "arguments": {}}\n</tool_call>'
     assert list(found.tokens[:-1]) == grammars.vocabulary.encode(found.text)
 
 
@@ -353,25 +353,25 @@ def test_a_block_closed_in_time_is_left_alone() -> None:
 # Refusals
 
 ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-UNKNOWN_TYPE = ToolSpec("t", "", {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "x"}}}})
+
+
+def strictly(schema: dict[str, Any]) -> GenerationRequest:
+    return GenerationRequest("r", output=OutputFormat("json_schema", schema, strict=True))
 
 
 @pytest.mark.parametrize(
     ("request_", "param", "words"),
     [
-        (shaped("json_schema", {"type": "integer", "minimum": 5, "maximum": 3}), "response_format", "minimum (5)"),
-        (shaped("json_schema", {"enum": []}), "response_format", "anyOf is empty"),
-        (shaped("json_schema", {"type": "array", "uniqueItems": True}), "response_format", "uniqueItems"),
-        (shaped("json_schema", {"type": "string", "pattern": "(?=a)b"}), "response_format", "look-around"),
-        (shaped("json_schema", {"type": "foo"}), "response_format", "foo"),
-        (shaped("json_schema", {"$ref": "http://x/y"}), "response_format", "http://x/y"),
+        (strictly({"type": "integer", "minimum": 5, "maximum": 3}), "response_format.minimum", "strict"),
+        (strictly({"type": "array", "uniqueItems": True}), "response_format.uniqueItems", "uniqueItems"),
+        (strictly({"type": "object", "properties": {"a": {"pattern": "(?=a)"}}}), None, "properties.a.pattern"),
+        (strictly({"$ref": "http://x/y"}), "response_format.$ref", "strict"),
+        (strictly(ENDLESS), "response_format", "cannot be enforced"),
         (shaped("regex", pattern="(a"), "response_format", "unclosed group"),
         (shaped("regex", pattern="a" * 70_000), "response_format", "64 KiB"),
         (shaped("grammar", pattern="start: nowhere"), "response_format", "nowhere"),
         (shaped("grammar", pattern="start: A\nA: /a/ & /b/"), "response_format", "nothing fits"),
         (shaped("grammar", pattern="root ::= ("), "response_format", ""),
-        (shaped("json_schema", ENDLESS), None, "an end"),
-        (ask(tools=(UNKNOWN_TYPE,)), "tools.t.parameters", "cannot be enforced"),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, str) else "",
 )
@@ -383,22 +383,43 @@ def test_what_cannot_be_enforced_is_refused_by_name(request_: GenerationRequest,
     assert len(str(caught.value)) < 500 and "<state>" not in str(caught.value)
 
 
-def test_too_deep_and_too_large_schemas_are_refused() -> None:
-    deep: dict[str, Any] = {"type": "integer"}
-    for _ in range(80):
-        deep = {"type": "object", "properties": {"a": deep}}
-    with pytest.raises(RequestError, match="deeper than 64 levels"):
-        grammars_of("hermes").plan(shaped("json_schema", deep))
-    large = {"enum": [str(i) * 20 for i in range(20_000)]}
-    with pytest.raises(RequestError, match="bytes, and at most"):
-        grammars_of("hermes").plan(shaped("json_schema", large))
+ODD = ToolSpec("odd", "", {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}})
 
 
-def test_the_tool_whose_schema_is_at_fault_is_named() -> None:
-    bad = ToolSpec("worse", "", {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}})
-    with pytest.raises(RequestError, match=r"'worse'.*uniqueItems") as caught:
-        grammars_of("hermes").plan(ask(tools=(ALPHA, bad)))
+def test_a_strict_tool_whose_schema_cannot_be_held_is_named() -> None:
+    strict = ToolSpec("odd", "", ODD.parameters, strict=True)
+    with pytest.raises(RequestError, match=r"'odd' is strict.*uniqueItems") as caught:
+        grammars_of("hermes").plan(ask(tools=(ALPHA, strict)))
     assert caught.value.code == "invalid_tool_schema"
+    assert caught.value.param == "tools.odd.parameters.properties.a.uniqueItems"
+
+
+def test_a_schema_that_is_not_strict_is_held_as_far_as_can_be_and_says_where_not() -> None:
+    for name in ("hermes", "qwen-xml"):
+        plan = grammars_of(name).plan(ask(tools=(ALPHA, ODD)))
+        assert plan is not None and plan.left_open == ("tools.odd.parameters.properties.a.uniqueItems",)
+    plan = grammars_of("hermes").plan(shaped("json_schema", {"type": "string", "format": "moon"}, tools=(ODD,)))
+    assert plan is not None and set(plan.left_open) == {
+        "tools.odd.parameters.properties.a.uniqueItems",
+        "response_format.format",
+    }
+
+
+def test_a_tool_that_makes_no_grammar_is_left_open_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = Grammars(MarkerVocabulary(HERMES), HERMES)
+    compile_ = Grammars._compile
+
+    def fail_on(self: Grammars, text: str, param: str, user: str | None = None) -> Any:
+        if '"v"' in text:
+            raise RequestError("too much", param=param)
+        return compile_(self, text, param, user)
+
+    monkeypatch.setattr(Grammars, "_compile", fail_on)
+    heavy = {"type": "object", "properties": {"v": {"type": "string"}}}
+    plan = grammars.plan(ask(tools=(GAMMA, ToolSpec("heavy", "", heavy))))
+    assert plan is not None and plan.left_open == ("tools.heavy.parameters",)
+    with pytest.raises(RequestError, match="'heavy' is strict"):
+        grammars.plan(ask(tools=(GAMMA, ToolSpec("heavy", "", heavy, strict=True))))
 
 
 def test_a_grammar_is_compiled_once() -> None:
@@ -436,3 +457,31 @@ def test_a_python_call_can_hold_any_text(text: str) -> None:
     grammars = grammars_of("lfm")
     found = walk(grammars, request, 1, script=grammars.vocabulary.encode(written))
     assert found.is_whole and json.loads(found.answer.calls[0][1]) == {"q": text}
+
+
+# One call, where one is forced
+
+ENDS = ("", "\n", " ", "\n\n", " \n")
+
+
+@pytest.mark.parametrize("name", [dialect.name for dialect in ALL])
+def test_a_model_that_ends_in_its_own_way_is_not_made_to_call_again(name: str) -> None:
+    grammars = grammars_of(name)
+    words = grammars.vocabulary
+    once = walk(grammars, ask(tools=(BETA,), tool_choice=ToolChoice("required"), parallel_tool_calls=False), 3).text
+    once = once.rstrip(" \n")
+    for marker in grammars.dialect.dropped:
+        once = once.removesuffix(marker).rstrip(" \n")
+    for choice in (ToolChoice("required"), ToolChoice("function", "beta.x")):
+        for end in (*ENDS, *grammars.dialect.dropped):
+            request = ask(tools=(BETA,), tool_choice=choice)
+            script = [*words.encode(once + end), min(words.end_ids)]
+            found = walk(grammars, request, 1, script=script)
+            assert found.is_whole and len(found.answer.calls) == 1 and not found.answer.content.strip(), found.text
+
+
+@pytest.mark.parametrize("name", [dialect.name for dialect in ALL])
+def test_a_named_function_is_called_once(name: str) -> None:
+    for seed in range(3):
+        found = walk(grammars_of(name), ask(tool_choice=ToolChoice("function", "gamma")), seed)
+        assert found.is_whole and [called for called, _ in found.answer.calls] == ["gamma"]

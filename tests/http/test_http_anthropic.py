@@ -296,7 +296,7 @@ def test_a_trailing_assistant_message_is_continued(serve):
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"name": "bad name"}]}, "tools[0].name"),
         ({"tools": [WEATHER, WEATHER]}, "taken twice"),
-        ({"tools": [{"name": "t", "input_schema": {"type": "string"}}]}, "schema of tool 't'"),
+        ({"tools": [{"name": "t", "input_schema": "string"}]}, "parameters of tool 't'"),
         ({"thinking": {"type": "perhaps"}}, "thinking.type"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
         ({"container": "c"}, "container"),

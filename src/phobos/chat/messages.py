@@ -29,7 +29,8 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A function the model may call; `parameters` is a normalised JSON schema of an object."""
+    """A function the model may call; `parameters` is the normal form of a JSON schema. `strict`: one that cannot be
+    enforced in full is refused."""
 
     name: str
     description: str
@@ -60,11 +61,13 @@ class SamplingParams(SamplingValues):
 
 @dataclass(frozen=True)
 class OutputFormat:
-    """A shape the answer must have: `text` is free; `schema` is used by `json_schema`, `pattern` by the last two."""
+    """A shape the answer must have: `text` is free; `schema` is used by `json_schema`, `pattern` by the last two.
+    `strict`: a schema that cannot be enforced in full is refused."""
 
     kind: Literal["text", "json_object", "json_schema", "regex", "grammar"] = "text"
     schema: Mapping[str, Any] | None = None
     pattern: str | None = None
+    strict: bool = False
 
 
 @dataclass(frozen=True)

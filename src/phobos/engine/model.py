@@ -49,6 +49,11 @@ class Prepared:
     sampling: Sampling
     answer: AnswerPlan | None = None
 
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """The places of the request's schemas that no grammar holds, and that are left to the client."""
+        return self.answer.left_open if self.answer is not None else ()
+
 
 @dataclass(frozen=True)
 class Model:

@@ -26,12 +26,11 @@ from phobos.errors import PhobosError, RequestError, UnavailableError
 from phobos.http.admission import Admission, Place
 from phobos.http.delivery import EventStream, Mailbox, coalesce
 from phobos.http.metrics import Metrics
-from phobos.http.protocols.fields import ignored_header
+from phobos.http.protocols.fields import reply_headers
 from phobos.http.served import ServedEngine, ServedModel, SlotActions, Ticket
 from phobos.http.transport.wire import (
     SSE_TYPE,
     Channel,
-    Headers,
     Refusal,
     Request,
     Response,
@@ -48,6 +47,7 @@ log = logging.getLogger("phobos.http")
 
 # A prompt of at most so much is prepared on the loop, where the last such one took no longer than this.
 SHORT_CHARS, SHORT_MESSAGES, QUICK_S = 1000, 8, 0.002
+MAX_NOTED = 256
 
 T = TypeVar("T")
 Beat = Callable[[], Awaitable[None]]
@@ -104,13 +104,18 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """A parsed request: one `GenerationRequest` a prompt, each run `n` times. Choice = prompt index * n + copy."""
+    """A parsed request: one `GenerationRequest` a prompt, each run `n` times. Choice = prompt index * n + copy.
+
+    `ignored` are fields and parts that were left out, `thinking_field` is the one that asks for reasoning and is left
+    out where a model has none.
+    """
 
     requests: tuple[GenerationRequest, ...]
     stream: bool
     model: str | None
     dialect: Dialect
     ignored: tuple[str, ...] = ()
+    thinking_field: str = ""
 
     @property
     def n_choices(self) -> int:
@@ -126,6 +131,8 @@ class Run:
         self.events = events
         self.n_open = n_choices
         self.tickets: list[Ticket] = []
+        self.ignored: tuple[str, ...] = ()
+        self.left_open: tuple[str, ...] = ()
         self._metrics = metrics
         self.submitted_s = time.monotonic()
         self._spoke = False
@@ -175,6 +182,7 @@ class Generations:
         self._runs: set[Run] = set()
         # Rendering and tokenizing a long prompt takes long enough to hold up other clients' text.
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="phobos-prepare")
+        self._noted: set[str] = set()  # places of schemas that were logged
         self._short_s = math.inf  # what preparing the last short prompt took
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -264,18 +272,19 @@ class Generations:
                 for choice, event in await self.next_events(run):
                     run.note(choice, event)
                     fold.push(choice, event)
-            return json_response(fold.reply(), headers=reply_headers(facts.queue_wait_s, job.ignored))
+            return json_response(fold.reply(), headers=reply_headers(facts.queue_wait_s, run.ignored, run.left_open))
 
     async def _stream(self, request: Request, job: Job, channel: Channel) -> None:
         entered_s = time.monotonic()
         held = b""
         spoke = False
         writer: Writer | None = None
+        notes: tuple[tuple[str, ...], tuple[str, ...]] = (job.ignored, ())
 
         async def send(data: bytes, wait_s: float) -> None:
             nonlocal held
             if not channel.opened:
-                await channel.open(200, SSE_TYPE, reply_headers(wait_s, job.ignored))
+                await channel.open(200, SSE_TYPE, reply_headers(wait_s, *notes))
             data, held = held + data, b""
             await channel.send(data)
 
@@ -285,6 +294,7 @@ class Generations:
         try:
             async with self._run(request.request_id, job, beat) as (run, facts):
                 writer = job.dialect.writer(facts)
+                notes = (run.ignored, run.left_open)
                 while run.n_open:
                     for choice, event in coalesce(await self.next_events(run, beat)):
                         run.note(choice, event)
@@ -311,9 +321,20 @@ class Generations:
         async with self.admitted(job.n_choices, job.requests[0].cache_slot, beat) as (run, engine):
             self.check_model(job.model, engine.model)
             await self._submit(engine, job, run, beat)
+            self._note(job, run, engine.model)
             model = job.model or self.model_name(engine.model)
             wait_s = run.place.queue_wait_s
             yield run, ReplyFacts(request_id, int(time.time()), model, wait_s, engine.model.tokenizer)
+
+    def _note(self, job: Job, run: Run, model: ServedModel) -> None:
+        """What of the request is not honoured in full: told in the reply's headers, and logged once."""
+        run.ignored = job.ignored
+        if job.thinking_field and not model.supports_thinking and job.requests[0].thinking:
+            run.ignored = (*job.ignored, job.thinking_field)
+        for place in run.left_open:
+            if place not in self._noted and len(self._noted) < MAX_NOTED:
+                self._noted.add(place)
+                log.info("%s cannot be enforced and is left to the client", quoted(place, 200))
 
     @contextlib.asynccontextmanager
     async def admitted(
@@ -364,6 +385,7 @@ class Generations:
             prompts.append(await self._prepare(engine.model, job, request, beat))
         if not engine.alive:
             raise self.failure or UnavailableError("the engine has stopped")
+        run.left_open = tuple(dict.fromkeys(place for prepared in prompts for place in prepared.left_open))
         run.submitted_s = time.monotonic()
         run.events.await_start()
         wait_s = run.place.queue_wait_s
@@ -464,14 +486,6 @@ def _refuse(request_id: str, error: Exception) -> Refusal:
         reason = f": {refusal.message}" if refusal.status == 429 else ""  # others may quote what a client wrote
         log.info("%s refused: %d %s%s", request_id, refusal.status, refusal.code, reason)
     return refusal
-
-
-def reply_headers(queue_wait_s: float, ignored: tuple[str, ...]) -> Headers:
-    """What a generation's reply tells in its headers."""
-    headers: Headers = (("x-phobos-queue-wait-ms", str(round(queue_wait_s * 1000))),)
-    if ignored:
-        headers = (*headers, ("x-phobos-ignored-fields", ignored_header(ignored)))
-    return headers
 
 
 def _no_facts(request_id: str) -> ReplyFacts:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phobos.chat.messages import ToolSpec
-from phobos.chat.tool_schemas import to_json_schema
 
 LAYOUT: Mapping[str, Any] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 
@@ -50,25 +49,8 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 
 
 def arguments_schema(tool: ToolSpec) -> dict[str, Any]:
-    """A tool's parameters as plain JSON schema. Objects with named properties take no others unless they say so:
-    a call with made-up arguments would fit the schema, but no tool expects them."""
-    schema = _close(to_json_schema(tool.parameters))
-    if not schema.get("properties"):
-        schema.setdefault("additionalProperties", False)
-    return schema
-
-
-def _close(schema: dict[str, Any]) -> dict[str, Any]:
-    closed = dict(schema)
-    properties = closed.get("properties")
-    if isinstance(properties, dict):
-        closed["properties"] = {name: _close(child) for name, child in properties.items()}
-        if properties and not closed.get("patternProperties"):
-            closed.setdefault("additionalProperties", False)
-    for key in ("items", "additionalProperties"):
-        if isinstance(closed.get(key), dict):
-            closed[key] = _close(closed[key])
-    return closed
+    """What of a tool's parameters binds, as plain JSON schema: grammars are written of tools that hold just that."""
+    return dict(tool.parameters)
 
 
 def choice(alternatives: Sequence[str]) -> str:

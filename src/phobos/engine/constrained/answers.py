@@ -46,6 +46,11 @@ class AnswerPlan:
     thinking_budget: int | None
     reading: ReadingPlan | None
 
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """The places of schemas that no grammar holds."""
+        return self.grammar.left_open if self.grammar is not None else ()
+
     def open_scanner(self) -> Scanner | None:
         """What takes reasoning and calls out of one answer."""
         reading = self.reading

@@ -234,6 +234,8 @@ class Binding:
             raise UnavailableError("the grammar became too large to follow: make it simpler")
         # What the library calls forced is what follows if anything does: the end is not counted among it.
         if not matcher.is_accepting():
+            if markers := self._markers_begun():
+                return self._steer(self._only(markers))
             forced = matcher.compute_ff_tokens() or self._forced_marker()
             if forced and _allows(mask, forced[0]):
                 return self._only(forced[:1])
@@ -249,6 +251,16 @@ class Binding:
         steered = self._only((found,)) if isinstance(found, int) else found
         self.is_cut |= bool((steered != mask).any()) and not bool((steered & ends).any())
         return steered
+
+    def _markers_begun(self) -> list[int]:
+        """Several markers of one beginning, where one of them must come next: what is forced is then less than a token
+        of any of them, and the library would have it spelt out."""
+        text = self._matcher.compute_ff_bytes()
+        if not text:
+            return []
+        words = self._grammars
+        begun = [i for i in words.marker_ids if len(words.piece(i)) > len(text) and words.piece(i).startswith(text)]
+        return [token for token in begun if self._matcher.validate_tokens([token]) == 1]
 
     def _forced_marker(self) -> list[int]:
         """The marker that must come next, if it is a token of its own, which nothing behind it can change."""

@@ -14,9 +14,9 @@ import functools
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,8 +24,9 @@ import numpy as np
 from phobos.chat.dialects import lark
 from phobos.chat.dialects.dialect import Dialect, Opening
 from phobos.chat.messages import GenerationRequest, OutputFormat, ToolSpec
+from phobos.chat.schemas import Schema
+from phobos.engine.constrained.binding_schemas import Bound, bind_schemas, loosen
 from phobos.engine.constrained.closing import Closers, JsonState, TokenClasses, classify, count_names, find_end
-from phobos.engine.constrained.schemas import close_objects, find_fault
 from phobos.errors import RequestError
 from phobos.kernels.backend import IntArray
 
@@ -58,7 +59,8 @@ class Plan:
     `whole`: the grammar covers all of the answer, with `first` from its first character and `after` behind a thinking
     block. Otherwise only calls are bound, from where they open, and `n_calls` says how many there may be.
 
-    `closers`, `n_names` and `n_least` say how an answer is brought to its end: see `closing.Ending`.
+    `closers`, `n_names` and `n_least` say how an answer is brought to its end: see `closing.Ending`. `left_open` are
+    the places of schemas that no grammar holds.
     """
 
     whole: bool
@@ -70,6 +72,7 @@ class Plan:
     n_names: int = 0
     n_least: int = 0
     tools: tuple[ToolSpec, ...] = ()
+    left_open: tuple[str, ...] = ()
     opened: dict[tuple[str, str | None], Any] = field(default_factory=dict, compare=False)
 
 
@@ -146,14 +149,11 @@ class Grammars:
             if (kept := self._plans.get(key)) is not None:
                 self._plans.move_to_end(key)
                 return kept
-        self._check_tools(tools)
+        bound = self._bind(tools, request)
         if must_call or request.output.kind != "text":
-            plan = self._plan_whole(request, tools, must_call, thinks)
+            plan = self._plan_whole(request, bound, must_call, thinks)
         else:
-            n_calls = None if request.parallel_tool_calls else 1
-            closers, least = self._closers(tools, "text"), self._compile_calls(tools, request.parallel_tool_calls)
-            n_names, n_least = _count_names(request.output, tools), self._count_least(least, closers)
-            plan = Plan(whole=False, n_calls=n_calls, closers=closers, n_names=n_names, n_least=n_least, tools=tools)
+            plan = self._plan_calls(request, bound)
         with self._lock:
             self._plans[key] = plan
             while len(self._plans) > KEPT:
@@ -169,17 +169,51 @@ class Grammars:
             found = plan.opened[key] = self._compile(f"start: calls\n{rules}", "tools")
         return found.deep_copy()
 
-    def _plan_whole(
-        self, request: GenerationRequest, tools: tuple[ToolSpec, ...], must_call: bool, thinks: bool
-    ) -> Plan:
+    def _bind(self, tools: Sequence[ToolSpec], request: GenerationRequest) -> Bound:
+        """What of the request's schemas binds; a tool whose schema makes no grammar all the same is left open."""
+        bound = bind_schemas(tools, request.output, is_held, is_flat=not self.dialect.calls.writes_json)
+        if not bound.tools:
+            return bound
+        try:
+            self._compile_calls(bound.tools, True)
+        except RequestError:
+            held = [tool if self._makes_a_grammar(tool) else loosen(tool) for tool in bound.tools]
+            names = [f"tools.{new.name}.parameters" for new, old in zip(held, bound.tools, strict=True) if new != old]
+            return replace(bound, tools=tuple(held), left_open=(*bound.left_open, *names))
+        return bound
+
+    def _makes_a_grammar(self, tool: ToolSpec) -> bool:
+        try:
+            self._compile_calls((tool,), False)
+        except RequestError:
+            return False
+        return True
+
+    def _plan_calls(self, request: GenerationRequest, bound: Bound) -> Plan:
+        """Only calls are bound, wherever they open."""
+        closers = self._closers(bound.tools, "text")
+        least = self._compile_calls(bound.tools, may_call_again(request))
+        return Plan(
+            whole=False,
+            n_calls=None if may_call_again(request) else 1,
+            closers=closers,
+            n_names=_count_names(bound),
+            n_least=self._count_least(least, closers),
+            tools=bound.tools,
+            left_open=bound.left_open,
+        )
+
+    def _plan_whole(self, request: GenerationRequest, bound: Bound, must_call: bool, thinks: bool) -> Plan:
         """A grammar for all of the answer: calls, text of a format, or either."""
+        tools = bound.tools
         dialect, bodies, rules = self.dialect, [], []
         user: str | None = None
         if tools:
-            bodies.append("calls")
-            rules.append(dialect.calls.grammar(tools, parallel=request.parallel_tool_calls, opening=None))
+            bodies.append("called")
+            rules.append(f"called: calls {self._trail()}")
+            rules.append(dialect.calls.grammar(tools, parallel=may_call_again(request), opening=None))
         if not must_call:
-            body, user = _format_body(request.output)
+            body, user = _format_body(request.output, bound.schema)
             begin = f"{_maybe(dialect.message_begin)} {lark.literal(dialect.answer_begin)}"
             bodies.append("answer")
             rules.append(f"answer: {begin} {body} {_maybe(dialect.answer_end)}")
@@ -187,8 +221,9 @@ class Grammars:
         param = "tools" if must_call else "response_format"
         begin = f" | {lark.literal(dialect.reasoning.begin)}" if thinks else ""
         text = "\n".join(rules)
-        first = self._compile(f"start: body{begin}\n{text}", param, user)
-        after = self._compile(f"start: SPACE? body\nSPACE: /[ \\n]{{1,2}}/\n{text}", param, user) if thinks else first
+        rest = f"{text}\nSPACE: /[ \\n]{{1,2}}/"
+        first = self._compile(f"start: body{begin}\n{rest}", param, user)
+        after = self._compile(f"start: SPACE? body\n{rest}", param, user) if thinks else first
         closers = self._closers(tools, "text" if must_call else request.output.kind)
         return Plan(
             whole=True,
@@ -196,10 +231,17 @@ class Grammars:
             first=first,
             after=after,
             closers=closers,
-            n_names=_count_names(request.output, tools),
+            n_names=_count_names(bound),
             n_least=self._count_least(after, closers),
             tools=tools,
+            left_open=bound.left_open,
         )
+
+    def _trail(self) -> str:
+        """What a model may write behind its last call, as a rule's body: a line break that others have only before a
+        further call, and markers that stand for nothing. Forbidden, they would make it call again."""
+        markers = f"({lark.choice(list(map(lark.literal, self.dialect.dropped)))})?" if self.dialect.dropped else ""
+        return f"SPACE? {markers}"
 
     def _closers(self, tools: Sequence[ToolSpec], format_kind: str) -> Closers:
         """What ends the parts of an answer of calls, of a format, or of either."""
@@ -223,25 +265,9 @@ class Grammars:
         matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         return mask
 
-    def _check_tools(self, tools: Sequence[ToolSpec]) -> None:
-        """Refuse a schema that cannot be enforced, by the name of its tool."""
-        for tool in tools:
-            fault = find_fault(tool.parameters)
-            if fault is not None:
-                raise _refused_tool(tool, fault)
-
     def _compile_calls(self, tools: Sequence[ToolSpec], parallel: bool) -> Any:
         rules = self.dialect.calls.grammar(tools, parallel=parallel, opening=None)
-        try:
-            return self._compile(f"start: calls\n{rules}", "tools")
-        except RequestError:
-            for tool in tools:
-                alone = self.dialect.calls.grammar([tool], parallel=parallel, opening=None)
-                try:
-                    self._compile(f"start: calls\n{alone}", "tools")
-                except RequestError as error:
-                    raise _refused_tool(tool, f"cannot be enforced: {error.details.get('reason', error)}") from None
-            raise
+        return self._compile(f"start: calls\n{rules}", "tools")
 
     def _compile(self, text: str, param: str, user: str | None = None) -> Any:
         """A matcher of a grammar. Raises `RequestError`."""
@@ -277,6 +303,19 @@ class _Words:
         return self._vocabulary.encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
 
+@functools.lru_cache(4096)
+def _is_held_text(schema: str) -> bool:
+    import llguidance
+
+    matcher = llguidance.LLMatcher
+    return not matcher.validate_grammar(matcher.grammar_from_json_schema(schema))
+
+
+def is_held(schema: Schema) -> bool:
+    """Whether the library can hold an answer to a JSON schema."""
+    return _is_held_text(json.dumps(schema, ensure_ascii=False))
+
+
 def offered_tools(request: GenerationRequest) -> tuple[ToolSpec, ...]:
     """The tools that may be called."""
     choice = request.tool_choice
@@ -287,6 +326,11 @@ def offered_tools(request: GenerationRequest) -> tuple[ToolSpec, ...]:
     return request.tools
 
 
+def may_call_again(request: GenerationRequest) -> bool:
+    """Whether an answer may have more than one call: a function asked for by name is called once."""
+    return request.parallel_tool_calls and request.tool_choice.kind != "function"
+
+
 def _key(request: GenerationRequest, tools: Sequence[ToolSpec], thinks: bool) -> str:
     """What two requests must share to share a plan."""
     output = request.output
@@ -295,25 +339,21 @@ def _key(request: GenerationRequest, tools: Sequence[ToolSpec], thinks: bool) ->
             request.tool_choice.kind,
             request.parallel_tool_calls,
             thinks,
-            (output.kind, output.schema, output.pattern),
-            [(tool.name, tool.parameters) for tool in tools],
+            (output.kind, output.schema, output.pattern, output.strict),
+            [(tool.name, tool.parameters, tool.strict) for tool in tools],
         ),
         ensure_ascii=False,
         default=dict,
     )
 
 
-def _format_body(output: OutputFormat) -> tuple[str, str | None]:
+def _format_body(output: OutputFormat, schema: Schema | None) -> tuple[str, str | None]:
     """The rule body of an output format, and the user's own grammar where it is one. Raises `RequestError`."""
     param = "response_format"
     if output.kind == "json_object":
         return lark.json_rule({"type": "object"}), None
     if output.kind == "json_schema":
-        schema: Mapping[str, Any] = output.schema if output.schema is not None else {}
-        fault = find_fault(schema)
-        if fault is not None:
-            raise RequestError(f"the schema of {param} {fault}", param=param)
-        return lark.json_rule(close_objects(schema)), None
+        return lark.json_rule(schema or {}), None
     pattern = output.pattern or ""
     if len(pattern.encode("utf-8", "replace")) > 64 << 10:
         raise RequestError(f"the {output.kind} of {param} is longer than 64 KiB", param=param)
@@ -335,9 +375,9 @@ def _as_lark(grammar: str) -> str:
     return translated
 
 
-def _count_names(output: OutputFormat, tools: Sequence[ToolSpec]) -> int:
+def _count_names(bound: Bound) -> int:
     """See `Plan.n_names`."""
-    return max(map(count_names, (output.schema, *(tool.parameters for tool in tools))))
+    return max(map(count_names, (bound.schema, *(tool.parameters for tool in bound.tools))))
 
 
 def _maybe(text: str) -> str:
@@ -355,19 +395,3 @@ def _reason(message: str) -> str:
 
 def _refused(param: str, reason: str) -> RequestError:
     return RequestError(f"{param} cannot be enforced: {reason}", param=param, details={"reason": reason})
-
-
-def _refused_tool(tool: ToolSpec, fault: str) -> RequestError:
-    return RequestError(
-        f"the parameters of tool '{tool.name}' {_verb(fault)}",
-        code="invalid_tool_schema",
-        param=f"tools.{tool.name}.parameters",
-    )
-
-
-def _verb(fault: str) -> str:
-    """The fault of a schema as the fault of parameters."""
-    for singular, plural in (("is ", "are "), ("takes ", "take "), ("cannot be met: its", "cannot be met: their")):
-        if fault.startswith(singular):
-            return plural + fault[len(singular) :]
-    return fault

@@ -26,7 +26,7 @@ from phobos.http.generation import Job
 from phobos.http.protocols.anthropic_reply import MessageDialect
 from phobos.http.protocols.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
 from phobos.http.protocols.fields import Fields, convert, sort_fields
-from phobos.http.protocols.openai import parse_stops
+from phobos.http.protocols.openai import parse_stops, schema_output
 from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.served import ServedModel
 from phobos.http.transport.wire import quoted
@@ -132,7 +132,7 @@ def _request(
     if asked.messages is None:
         raise RequestError("messages is required", param="messages")
     messages = parse_conversation(asked.system, asked.messages)
-    tools = parse_flat_tools(asked.tools, kinds=(None, "custom"), schema="input_schema")
+    tools = parse_flat_tools(asked.tools, kinds=(None, "custom"), schema="input_schema", strict=settings.strict_fields)
     choice = _parse_choice(asked.tool_choice, tools)
     thinking = asked.thinking.type if asked.thinking is not None else "disabled"
     effort = asked.output_config.effort if asked.output_config is not None else None
@@ -143,7 +143,7 @@ def _request(
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=not (asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use),
-        output=_parse_output(asked.output_config),
+        output=_parse_output(asked.output_config, settings.strict_fields),
         sampling=SamplingParams(**SAMPLING.read(values)),
         max_tokens=asked.max_tokens,
         stop=parse_stops(asked.stop_sequences, "stop_sequences"),
@@ -311,13 +311,10 @@ def _parse_choice(value: ToolChoiceField | None, tools: tuple[ToolSpec, ...]) ->
     return ToolChoice("function", value.name)
 
 
-def _parse_output(config: OutputConfig | None) -> OutputFormat:
+def _parse_output(config: OutputConfig | None, strict: bool) -> OutputFormat:
     if config is None or config.format is None:
         return OutputFormat()
     place = "output_config.format"
     if not isinstance(config.format, dict) or config.format.get("type") != "json_schema":
         raise RequestError(f"{place}.type must be json_schema", code="unsupported_value", param=f"{place}.type")
-    schema = config.format.get("schema")
-    if not isinstance(schema, dict):
-        raise RequestError(f"{place}.schema must be a JSON schema object", param=f"{place}.schema")
-    return OutputFormat("json_schema", schema=schema)
+    return schema_output(config.format.get("schema"), f"{place}.schema", strict)

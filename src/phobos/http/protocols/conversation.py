@@ -194,9 +194,9 @@ def check_tool_name(value: Any, place: str) -> str:
     return value
 
 
-def parse_flat_tools(value: Any, *, kinds: tuple[str | None, ...], schema: str) -> tuple[ToolSpec, ...]:
+def parse_flat_tools(value: Any, *, kinds: tuple[str | None, ...], schema: str, strict: bool) -> tuple[ToolSpec, ...]:
     """`tools` whose fields stand at the top: name, description, and the parameters under `schema`. Only the `kinds`
-    that a client runs itself are here. Raises `RequestError`."""
+    that a client runs itself are here; `strict`: all tools are. Raises `RequestError`."""
     if value is None:
         return ()
     if not isinstance(value, list):
@@ -206,7 +206,7 @@ def parse_flat_tools(value: Any, *, kinds: tuple[str | None, ...], schema: str) 
     tools: dict[str, ToolSpec] = {}
     for index, item in enumerate(value):
         place = f"tools[{index}]"
-        tool = _parse_flat_tool(item, place, kinds, schema)
+        tool = _parse_flat_tool(item, place, kinds, schema, strict)
         if tool.name in tools:
             raise RequestError(
                 f"{place}.name {quoted(tool.name)} is taken twice", code="invalid_tool_name", param=f"{place}.name"
@@ -215,7 +215,7 @@ def parse_flat_tools(value: Any, *, kinds: tuple[str | None, ...], schema: str) 
     return tuple(tools.values())
 
 
-def _parse_flat_tool(item: Any, place: str, kinds: tuple[str | None, ...], schema: str) -> ToolSpec:
+def _parse_flat_tool(item: Any, place: str, kinds: tuple[str | None, ...], schema: str, strict: bool) -> ToolSpec:
     if not isinstance(item, dict):
         raise RequestError(f"{place} must be an object with a name", param=place)
     kind = item.get("type")
@@ -230,7 +230,7 @@ def _parse_flat_tool(item: Any, place: str, kinds: tuple[str | None, ...], schem
     if description is not None and not isinstance(description, str):
         raise RequestError(f"{place}.description must be a string", param=f"{place}.description")
     parameters = normalise_parameters(name, item.get(schema))
-    return ToolSpec(name, description or "", parameters, strict=item.get("strict") is True)
+    return ToolSpec(name, description or "", parameters, strict=strict or item.get("strict") is True)
 
 
 def _invalid(message: str, param: str) -> RequestError:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from phobos.errors import RequestError
-from phobos.http.transport.wire import bounded, quoted
+from phobos.http.transport.wire import Headers, bounded, quoted
 
 MAX_DEPTH = 128
 MAX_NAMES_REPORTED = 8
@@ -138,7 +138,17 @@ def split_reason(message: str, prefix: str = "") -> tuple[str, str | None]:
     return reason, joined or None
 
 
-def ignored_header(names: tuple[str, ...]) -> str:
-    """The value of `x-phobos-ignored-fields`: at most 8 names, each bounded and made safe for a header."""
-    safe = [re.sub(r"[^A-Za-z0-9_.$-]", "?", name)[:MAX_NAME_BYTES] for name in names[:MAX_NAMES_REPORTED]]
+def list_names(names: tuple[str, ...], *, most: int = MAX_NAMES_REPORTED, n_bytes: int = MAX_NAME_BYTES) -> str:
+    """A header's list of fields or places: some of them, each bounded and made safe for a header."""
+    safe = [re.sub(r"[^A-Za-z0-9_.$\[\]-]", "?", name)[:n_bytes] for name in names[:most]]
     return ", ".join(safe)
+
+
+def reply_headers(queue_wait_s: float, ignored: tuple[str, ...], left_open: tuple[str, ...] = ()) -> Headers:
+    """What a generation's reply tells in its headers."""
+    headers: Headers = (("x-phobos-queue-wait-ms", str(round(queue_wait_s * 1000))),)
+    if ignored:
+        headers = (*headers, ("x-phobos-ignored-fields", list_names(ignored)))
+    if left_open:
+        headers = (*headers, ("x-phobos-unenforced", list_names(left_open, most=32, n_bytes=160)))
+    return headers

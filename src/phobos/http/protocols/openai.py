@@ -118,7 +118,7 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
     if asked.modalities is not None and asked.modalities != ["text"]:
         raise RequestError("modalities: only text can be produced", code="unsupported_value", param="modalities")
     messages = parse_messages(asked.messages if asked.messages is not None else _missing("messages"))
-    tools = parse_tools(asked.tools)
+    tools = parse_tools(asked.tools, strict=settings.strict_fields)
     choice = _parse_tool_choice(asked.tool_choice, tools)
     if asked.strict_tool_calls and (asked.stream or asked.logprobs):
         other = "stream" if asked.stream else "logprobs"
@@ -131,7 +131,7 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
         tool_choice=choice,
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         strict_tool_calls=bool(asked.strict_tool_calls),
-        output=_parse_output(asked),
+        output=_parse_output(asked, settings.strict_fields),
         sampling=SamplingParams(**SAMPLING.read(fields.values), logit_bias=_logit_bias(asked.logit_bias)),
         max_tokens=asked.max_completion_tokens or asked.max_tokens,
         stop=parse_stops(asked.stop),
@@ -289,21 +289,21 @@ def _parse_tool_choice(value: Any, tools: tuple[ToolSpec, ...]) -> ToolChoice:
     return ToolChoice("function", name) if name is not None else ToolChoice(value)
 
 
-def _parse_output(asked: ChatFields) -> OutputFormat:
+def _parse_output(asked: ChatFields, strict: bool) -> OutputFormat:
     """`response_format`, or llama-server's `grammar` and `json_schema`; one of them at most."""
     named = {"response_format": asked.response_format, "json_schema": asked.json_schema, "grammar": asked.grammar}
     given = [name for name, value in named.items() if value is not None and value != ""]
     if len(given) > 1:
         raise RequestError(f"{given[0]} and {given[1]} say the same: send one of them", param=given[1])
     if given == ["json_schema"]:
-        return _schema_output(asked.json_schema, "json_schema")
+        return schema_output(asked.json_schema, "json_schema", strict)
     if given == ["grammar"]:
         return OutputFormat("grammar", pattern=asked.grammar)
-    return parse_output(asked.response_format)
+    return parse_output(asked.response_format, strict=strict)
 
 
-def parse_output(value: Any) -> OutputFormat:
-    """`response_format`. Raises `RequestError`."""
+def parse_output(value: Any, *, strict: bool = False) -> OutputFormat:
+    """`response_format`; `strict` whatever it says. Raises `RequestError`."""
     if value is None:
         return OutputFormat()
     if not isinstance(value, dict):
@@ -313,12 +313,15 @@ def parse_output(value: Any) -> OutputFormat:
         return OutputFormat()
     if kind == "json_object":
         schema = value.get("schema")
-        return OutputFormat("json_object") if schema is None else _schema_output(schema, "response_format.schema")
+        return (
+            OutputFormat("json_object") if schema is None else schema_output(schema, "response_format.schema", strict)
+        )
     if kind == "json_schema":
         holder = value.get("json_schema")
         if not isinstance(holder, dict):
             raise RequestError("response_format.json_schema must be an object", param="response_format.json_schema")
-        return _schema_output(holder.get("schema"), "response_format.json_schema.schema")
+        strict = strict or holder.get("strict") is True
+        return schema_output(holder.get("schema"), "response_format.json_schema.schema", strict)
     if kind in ("grammar", "regex"):
         pattern = value.get(kind, value.get("pattern"))
         if not isinstance(pattern, str) or not pattern:
@@ -331,7 +334,8 @@ def parse_output(value: Any) -> OutputFormat:
     )
 
 
-def _schema_output(schema: Any, param: str) -> OutputFormat:
+def schema_output(schema: Any, param: str, strict: bool) -> OutputFormat:
+    """A JSON schema as the output format. Raises `RequestError`."""
     if not isinstance(schema, dict):
         raise RequestError(f"{param} must be a JSON schema object", param=param)
-    return OutputFormat("json_schema", schema=schema)
+    return OutputFormat("json_schema", schema=schema, strict=strict)

@@ -25,7 +25,7 @@ from phobos.errors import RequestError
 from phobos.http.generation import Job
 from phobos.http.protocols.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
 from phobos.http.protocols.fields import convert, sort_fields
-from phobos.http.protocols.openai import parse_output
+from phobos.http.protocols.openai import parse_output, schema_output
 from phobos.http.protocols.responses_reply import ResponseDialect
 from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.transport.wire import quoted
@@ -93,7 +93,7 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
     asked = convert(_without_nulls(fields.values), ResponsesFields)
     _refuse_what_needs_a_store(asked)
     messages, place = parse_input(asked.instructions, asked.input)
-    tools = parse_flat_tools(asked.tools, kinds=("function",), schema="parameters")
+    tools = parse_flat_tools(asked.tools, kinds=("function",), schema="parameters", strict=settings.strict_fields)
     effort = asked.reasoning.effort if asked.reasoning is not None else None
     thinking = asked.enable_thinking if asked.enable_thinking is not None else effort not in (None, "none")
     sampling = SamplingParams(**SAMPLING.read(fields.values))
@@ -103,7 +103,7 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
         tools=tools,
         tool_choice=_parse_choice(asked.tool_choice, tools),
         parallel_tool_calls=asked.parallel_tool_calls is not False,
-        output=_parse_format(asked.text),
+        output=_parse_format(asked.text, settings.strict_fields),
         sampling=sampling,
         max_tokens=asked.max_output_tokens,
         top_logprobs=_parse_logprobs(asked),
@@ -171,16 +171,13 @@ def _parse_choice(value: Any, tools: tuple[ToolSpec, ...]) -> ToolChoice:
     return ToolChoice("required" if value == "required" else "none" if value == "none" else "auto")
 
 
-def _parse_format(text: TextField | None) -> OutputFormat:
+def _parse_format(text: TextField | None, strict: bool) -> OutputFormat:
     """`text.format`, which holds a schema at its top where chat nests it."""
     form = text.format if text is not None else None
     if isinstance(form, dict) and form.get("type") == "json_schema":
-        schema = form.get("schema")
-        if not isinstance(schema, dict):
-            raise RequestError("text.format.schema must be a JSON schema object", param="text.format.schema")
-        return OutputFormat("json_schema", schema=schema)
+        return schema_output(form.get("schema"), "text.format.schema", strict or form.get("strict") is True)
     try:
-        return parse_output(form)
+        return parse_output(form, strict=strict)
     except RequestError as error:
         message = str(error).replace("response_format", "text.format")
         param = (error.param or "").replace("response_format", "text.format")

@@ -16,7 +16,7 @@ log = logging.getLogger("phobos.http")
 LOCAL_ORIGINS = frozenset({"tauri://localhost", "http://tauri.localhost", "https://tauri.localhost"})
 ALLOWED_METHODS = "GET, HEAD, POST, OPTIONS"
 ALLOWED_HEADERS = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, x-request-id"
-EXPOSED_HEADERS = "x-request-id, x-phobos-queue-wait-ms, x-phobos-ignored-fields, retry-after"
+EXPOSED_HEADERS = "x-request-id, x-phobos-queue-wait-ms, x-phobos-ignored-fields, x-phobos-unenforced, retry-after"
 _OPEN_PATHS = frozenset({"/health", "/v1/health", "/"})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phobos.chat.dialects import lark
@@ -11,6 +11,7 @@ from phobos.chat.dialects.dialect import Dialect, Opening, Parse, Reasoning
 from phobos.chat.dialects.forms.tagged_calls import MAX_NAME, TaggedCalls
 from phobos.chat.dialects.reader import Reader
 from phobos.chat.messages import ToolSpec
+from phobos.chat.schemas import type_of
 
 _OPEN, _CLOSE, _SEP = "<|open|>", "<|close|>", "<|sep|>"
 _RESPONSE, _RESPONSE_END = f"{_OPEN}response{_SEP}", f"{_CLOSE}response{_SEP}"
@@ -52,6 +53,12 @@ class KimiK3Calls(TaggedCalls):
             kind = "string"
         return f"{self.key_begin}{_escape(key)}{_TYPE}{_TYPES.get(kind, kind)}{self.key_end}"
 
+    def write_arguments(self, index: int, tool: ToolSpec, rules: list[str]) -> str:
+        """See `TaggedCalls`. A tag tells one type: of constants of several types those of the first are left."""
+        properties = tool.parameters.get("properties", {})
+        kept = {key: _of_one_type(child) for key, child in properties.items()}
+        return super().write_arguments(index, replace(tool, parameters={**tool.parameters, "properties": kept}), rules)
+
     def grammar(self, tools: Sequence[ToolSpec], *, parallel: bool, opening: Opening | None) -> str:
         """See `CallForm`."""
         rules = super().grammar(tools, parallel=parallel, opening=opening)
@@ -59,6 +66,11 @@ class KimiK3Calls(TaggedCalls):
             return rules
         empty = f"{lark.literal(_RESPONSE)}? {lark.literal(_RESPONSE_END)}"
         return rules.replace("calls:", f"calls: {empty}", 1)
+
+
+def _of_one_type(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    values = schema.get("enum", ())
+    return {**schema, "enum": [v for v in values if type_of(v) == type_of(values[0])]} if values else schema
 
 
 def _escape(text: str) -> str:

@@ -106,8 +106,7 @@ class MiniMaxM3Calls:
         kinds = schema.get("type")
         kinds = [kinds] if isinstance(kinds, str) else list(kinds or ())
         if not is_text(schema):
-            start = reader.position
-            yield from reader.spaces()
+            spaces = yield from reader.spaces()  # not given back: they may be accounted for by now
             is_empty = yield from reader.comes(end)
             has_items = yield from reader.comes(f"{MARK}<item>")
             has_tags = not is_empty and (yield from reader.comes(f"{MARK}<"))
@@ -117,8 +116,7 @@ class MiniMaxM3Calls:
             if has_tags or (is_empty and kinds[:1] == ["object"]):
                 yield from self._read_members(reader, add, schema, end, depth)
                 return
-            reader.seek(start)
-            written: list[str] = []
+            written = [spaces]
             yield from reader.until((end,), written.append)
             add(to_json("".join(written), schema))
             return

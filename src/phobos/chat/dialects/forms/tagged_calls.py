@@ -18,6 +18,7 @@ from phobos.chat.dialects.dialect import Opening, Parse, Turn
 from phobos.chat.dialects.forms.json_calls import read_end
 from phobos.chat.dialects.reader import Add, Reader, quote
 from phobos.chat.messages import ToolSpec
+from phobos.chat.schemas import kinds_of
 
 MAX_NAME = 256
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
@@ -241,19 +242,13 @@ class TaggedCalls:
 
 def is_text(schema: Mapping[str, Any]) -> bool:
     """Whether an argument can only be a string."""
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        return kind == ["string"]
-    return kind == "string" and not schema.get("nullable")
+    return kinds_of(schema) == ("string",)
 
 
 def to_json(text: str, schema: Mapping[str, Any]) -> str:
     """The JSON text of a value of an argument's type, or a string where it does not fit."""
     bare = text.strip()
-    kinds = schema.get("type")
-    kinds = [kinds] if isinstance(kinds, str) else list(kinds or ())
-    if schema.get("nullable"):
-        kinds.append("null")
+    kinds = kinds_of(schema)
     word = _WORDS.get(bare)
     if word is not None and (not kinds or ("null" if word == "null" else "boolean") in kinds):
         return word
