@@ -93,7 +93,7 @@ def load_failed() -> Snapshot:
 
 
 def idle() -> Snapshot:
-    """Loaded, nothing asked yet."""
+    """Loaded, no prompts yet."""
     return replace(
         blank(),
         started_s=NOW_S - 192.0,

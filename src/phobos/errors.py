@@ -9,8 +9,10 @@ Sentences quote files and clients, so what cannot be printed is replaced here, w
 
 from phobos.printable import printable
 
-NO_TEXT = "the loaded model embeds texts and writes none: ask /v1/embeddings, or load a model that writes"
-NO_EMBEDDINGS = "the loaded model writes text and embeds none: load one whose file says that it embeds (pooling_type)"
+NO_TEXT = (
+    "the loaded model is an embedding model and cannot generate text: use /v1/embeddings, or load a generative model"
+)
+NO_EMBEDDINGS = "the loaded model is not an embedding model: load one whose file names a pooling_type"
 
 
 class PhobosError(Exception):

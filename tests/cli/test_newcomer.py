@@ -82,7 +82,7 @@ def test_a_misspelt_variable(call: Call, monkeypatch: pytest.MonkeyPatch, name: 
         assert done.returncode == 0, "it may be anybody's"
     else:
         assert done.returncode == 2
-        assert f"sets {name}, which is no setting: did you mean {meant}?" in sentence(done)
+        assert f"sets {name}, which is not a setting: did you mean {meant}?" in sentence(done)
 
 
 def test_variables_without_a_flag_are_described() -> None:

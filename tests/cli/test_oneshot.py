@@ -163,7 +163,7 @@ def test_raw_and_system_contradict(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"), [("{", "is no JSON"), ("[1]", "must be an object"), (None, "cannot read the schema")]
+    ("text", "sentence"), [("{", "is not valid JSON"), ("[1]", "must be an object"), (None, "cannot read the schema")]
 )
 def test_wrong_schemas(tmp_path: Path, text: str | None, sentence: str) -> None:
     path = tmp_path / "s.json"

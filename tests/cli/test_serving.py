@@ -184,10 +184,11 @@ def encode_chat() -> bytes:
     return encode("POST", "/v1/chat/completions", chat("go", stream=True))
 
 
-def test_a_signal_while_loading_ends_soon(tmp_path: Path, model: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_loading_ends_soon(tmp_path: Path, model: Path, number: signal.Signals) -> None:
     with serve(tmp_path, *LISTEN, SCRIPTED_LOAD_S="60") as server:
         server.wait_for("packing weights")
-        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(number)
         assert server.end(10)[0] == 0
 
 

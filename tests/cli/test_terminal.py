@@ -64,8 +64,8 @@ def test_serving_on_a_terminal_draws_the_dashboard(tmp_path: Path, tiny: Path) -
         (("--no-tui",), {}, False, "--no-tui was given"),
         ((), {"PHOBOS_VRAM": "1"}, False, "PHOBOS_VRAM is set and its report prints to the terminal"),
         ((), {"PHOBOS_PASS_REPORT": "1"}, False, "PHOBOS_PASS_REPORT is set and its report prints to the terminal"),
-        ((), {"TERM": "dumb"}, False, "the terminal says it is dumb (TERM=dumb; --tui draws it anyway)"),
-        ((), {}, True, "standard output is not a terminal (--tui draws it anyway)"),
+        ((), {"TERM": "dumb"}, False, "the terminal says it is dumb (TERM=dumb; --tui forces it)"),
+        ((), {}, True, "standard output is not a terminal (--tui forces it)"),
     ],
     ids=["no-tui", "vram", "pass-report", "dumb", "redirected"],
 )

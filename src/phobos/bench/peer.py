@@ -82,5 +82,5 @@ class _Peer:
     def _decode(self, n: int) -> None:
         ids = (ctypes.c_int32 * n)(*(random.randrange(self._n_vocab) for _ in range(n)))
         if self._library.llama_decode(self._context, self._library.llama_batch_get_one(ids, n)) != 0:
-            raise UsageError("llama.cpp refused a batch: leave out --against")
+            raise UsageError("llama.cpp refused a batch: run without --against")
         self._library.llama_synchronize(self._context)

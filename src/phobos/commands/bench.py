@@ -27,7 +27,7 @@ BENCH_FLAGS = [
     flag("--against", group=MEASURE, type=click.Choice(["llama.cpp"]), without="Phobos alone",
          help="Run the peer in turn with Phobos."),
     flag("--threads", "-t", group=MEASURE, type=click.IntRange(min=1), without="one a core", metavar="N",
-         help="Threads that compute."),
+         help="Compute threads."),
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ CHAT_FLAGS = [
     flag("--attach", group="Chat", metavar="URL", without="a server on 127.0.0.1:8080, if one runs",
          help="Talk to a running server instead of loading a model."),
     flag("--no-attach", group="Chat", is_flag=True, help="Load a model here even if a server runs."),
-    flag("--system", "-sys", "system", group="Chat", metavar="TEXT", help="Instructions before the conversation."),
+    flag("--system", "-sys", "system", group="Chat", metavar="TEXT", help="System prompt."),
     flag("--think/--no-think", group="Chat", default=False, help="Let the model reason first."),
 ]  # fmt: skip
 

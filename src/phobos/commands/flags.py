@@ -83,7 +83,7 @@ class Layers(click.ParamType[int]):
         if text == "auto" or value == AUTO:
             return AUTO
         if not text.isdecimal():
-            self.fail(f"{text!r} is no number of layers: give a number from 0 on, or auto", param, ctx)
+            self.fail(f"{text!r} is not a number of layers: give a number from 0, or auto", param, ctx)
         return int(text)
 
 
@@ -135,7 +135,7 @@ def read_config(ctx: click.Context, param: click.Parameter, value: Path | None) 
     except OSError as error:
         raise click.UsageError(f"cannot read the configuration {value}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{value} is no TOML file: {error}") from error
+        raise click.UsageError(f"{value} is not a valid TOML file: {error}") from error
     known = {name: option for option in known_flags(ctx) for name in option.long_names}
     denied = {opt[2:]: option for option in known.values() for opt in option.secondary_opts}
     mine = {option.name for option in ctx.command.params}
@@ -144,7 +144,7 @@ def read_config(ctx: click.Context, param: click.Parameter, value: Path | None) 
         name = key.replace("_", "-")
         option = known.get(name) or denied.get(name)
         if option is None or option.name is None:
-            raise click.UsageError(f"{value} sets {key!r}, which is no flag{_did_you_mean(name, [*known, *denied])}")
+            raise click.UsageError(f"{value} sets {key!r}, which is not a flag{_did_you_mean(name, [*known, *denied])}")
         if option.name in mine:
             defaults[option.name] = _config_value(option, entry, negate=name in denied and name not in known)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
@@ -162,7 +162,7 @@ def check_environment(ctx: click.Context) -> None:
         close = difflib.get_close_matches(name.removeprefix(PREFIX), rests, n=1, cutoff=CERTAINLY_MEANT)
         if name not in known and close:
             raise click.UsageError(
-                f"the environment sets {name}, which is no setting: did you mean {PREFIX}{close[0]}?"
+                f"the environment sets {name}, which is not a setting: did you mean {PREFIX}{close[0]}?"
             )
 
 

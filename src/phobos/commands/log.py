@@ -29,7 +29,7 @@ def command(server: str | None, follow: bool, **general: Any) -> int:
     found = servers.find_server(server)
     path = servers.log_path(found.pid)
     if not path.exists():
-        raise FileError(f"process {found.pid} writes its log to its own terminal: only --detach keeps one")
+        raise FileError(f"process {found.pid} writes its log to its own terminal: only --detach keeps a log file")
     for text in read(path, found if follow else None):
         print(text, end="", flush=True)
     return 0

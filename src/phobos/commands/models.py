@@ -126,7 +126,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _remove(name: str, *, yes: bool) -> int:
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"--remove {name} asks first: add --yes where nobody can answer")
+            raise UsageError(f"--remove {name} asks for confirmation: add --yes in scripts")
         if not click.confirm(f"Delete {name} for good?", err=True):
             return 1
     removed = library.remove_model(name)

@@ -28,8 +28,8 @@ GENERAL_FLAGS = [
     flag("--config", group=GENERAL, type=click.Path(path_type=Path), is_eager=True, expose_value=False,
          callback=read_config, metavar="FILE", help="Read flags from a TOML file (ctx-size = 4096)."),
     flag("--log", group=GENERAL, type=click.Choice(["off", "info", "debug", "trace"]), without="info",
-         help="How much is written to standard error."),
-    flag("--debug", group=GENERAL, is_flag=True, help="Show where in the program an error arose."),
+         help="Log level on standard error."),
+    flag("--debug", group=GENERAL, is_flag=True, help="Show a traceback for errors."),
 ]  # fmt: skip
 
 JSON_FLAG = [flag("--json", "as_json", group=GENERAL, is_flag=True, help="Print one JSON object.")]
@@ -48,30 +48,31 @@ CACHE_FLAGS = [
 
 ENGINE_FLAGS = [
     flag("--ctx-size", "-c", group=MODEL, type=_COUNT, without="4096, less where memory is short", metavar="N",
-         help="Tokens a conversation can hold; 0 lets Phobos choose."),
+         help="Context size in tokens; 0 lets Phobos choose."),
     flag("--threads", "-t", group=MODEL, type=_POSITIVE, without="one a core", metavar="N",
-         help="Threads that compute."),
+         help="Compute threads."),
     flag("--parallel", "-np", "--kv-slots", "parallel", group=MODEL, type=_POSITIVE, metavar="N",
-         without="4, less where memory is short", help="Conversations kept at once."),
+         without="4, less where memory is short", help="Slots: conversations that can run at once."),
     flag("--batch-size", "-b", "--ubatch-size", "-ub", "batch_size", group=MODEL, type=click.IntRange(1, 8192),
-         default=512, metavar="N", help="Prompt tokens computed in one pass."),
+         default=512, metavar="N", help="Prompt tokens processed in one pass."),
     *CACHE_FLAGS,
-    flag("--cache-memory", group=MODEL, type=Size(), metavar="SIZE", without="half of what is free beside the weights",
-         help="Memory of all conversations together; idle ones give way."),
+    flag("--cache-memory", group=MODEL, type=Size(), metavar="SIZE",
+         without="half of the memory left beside the weights",
+         help="Memory for the KV cache of all conversations; idle ones are evicted."),
     flag("--cache-ram", "-cram", group=MODEL, type=Size(), metavar="SIZE",
-         without="a quarter of what is left, at most 4G",
-         help="Memory for conversations that gave way, to bring them back; 0 for none."),
+         without="a quarter of the rest, at most 4G",
+         help="Memory for evicted conversations, so that they can be restored; 0 for none."),
     flag("--prefix-cache/--no-prefix-cache", group=MODEL, default=True,
-         help="Reuse what a prompt shares with an earlier one, or start every request afresh."),
+         help="Reuse the KV cache of a shared prefix, or start every request from scratch."),
     flag("--lookup/--no-lookup", group=MODEL, default=True,
-         help="Guess what follows from the text so far, and check it in one pass; answers stay the same."),
+         help="Speculative decoding from earlier text (prompt lookup); answers stay the same."),
     flag("--draft", "--model-draft", "-md", "draft", group=MODEL, metavar="MODEL", without="no draft model",
-         help="A small model of the same family that guesses ahead; answers stay the same."),
+         help="Speculative decoding with a small draft model of the same family; answers stay the same."),
     flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="FILE", help="A Jinja chat template to use."),
     flag("--bare-calls/--no-bare-calls", group=MODEL, default=True,
          help="Read an answer that is nothing but JSON with an offered tool's name and arguments as a call of it."),
     flag("--backend", group=MODEL, type=click.Choice(["cpu", "reference"]), default="cpu",
-         help="What computes: compiled code, or plain NumPy (slow, for comparison)."),
+         help="Compiled kernels, or plain NumPy (slow, for comparison)."),
     flag("--device", group=MODEL, default="auto", metavar="NAME",
          help="Where compiled code runs: cpu, cuda, cuda:N (card number N), cuda:N,M (its layers parted among these "
               "cards), or auto for a card where one can be used."),
@@ -90,10 +91,11 @@ SAMPLING_FLAGS = [
 ANSWER_FLAGS = [
     flag("--file", "-f", group=ANSWER, type=click.Path(path_type=Path), metavar="FILE",
          help="Read the prompt from a file."),
-    flag("--system", "-sys", "system", group=ANSWER, metavar="TEXT", help="Instructions before the prompt."),
+    flag("--system", "-sys", "system", group=ANSWER, metavar="TEXT", help="System prompt."),
     flag("--raw", group=ANSWER, is_flag=True, help="Continue the text as typed, without the model's chat format."),
-    flag("--think/--no-think", group=ANSWER, default=False, help="Let the model reason first (on standard error)."),
-    flag("--show", group=ANSWER, type=click.IntRange(1, 32), metavar="K", help="Show the K likeliest first tokens."),
+    flag("--think/--no-think", group=ANSWER, default=False,
+         help="Let the model reason first (shown on standard error)."),
+    flag("--show", group=ANSWER, type=click.IntRange(1, 32), metavar="K", help="Show the K most likely first tokens."),
     flag("--schema", "--json-schema-file", "schema", group=ANSWER, type=click.Path(path_type=Path), metavar="FILE",
          help="Answer with JSON that fits this JSON schema."),
     flag("--stop", "--reverse-prompt", "-r", "stop", group=ANSWER, multiple=True, metavar="TEXT",
@@ -113,39 +115,42 @@ SERVE_FLAGS = [
          help="The model's name for clients."),
     flag("--strict-model", group=SERVER, is_flag=True, help="Refuse requests that name another model."),
     flag("--strict-fields", group=SERVER, is_flag=True, help="Refuse requests with fields Phobos does not know."),
-    flag("--api-key", group=SERVER, multiple=True, metavar="KEY", help="Ask clients for this key; may be repeated."),
-    flag("--api-key-file", group=SERVER, type=click.Path(path_type=Path), metavar="FILE", help="Keys, one a line."),
-    flag("--insecure", group=SERVER, is_flag=True, help="Allow an address others can reach without a key."),
+    flag("--api-key", group=SERVER, multiple=True, metavar="KEY", help="Require this API key; may be repeated."),
+    flag("--api-key-file", group=SERVER, type=click.Path(path_type=Path), metavar="FILE",
+         help="File with API keys, one per line."),
+    flag("--insecure", group=SERVER, is_flag=True, help="Allow serving on a public address without a key."),
     flag("--allowed-host", group=SERVER, multiple=True, metavar="NAME",
          help="A further Host name to accept; * for all."),
     flag("--cors-origin", group=SERVER, multiple=True, metavar="ORIGIN", without="local pages",
-         help="Web pages that may call: X alone, +X also, * all."),
+         help="Allowed browser origins: X replaces the default, +X adds to it, * allows all."),
     flag("--slot-save-path", group=SERVER, type=click.Path(path_type=Path), metavar="FOLDER",
          help="Keep conversations in this folder, so that they go on after a restart."),
-    flag("--prefill-thinking", group=SERVER, metavar="TEXT", help="Open every answer's reasoning on this text."),
+    flag("--prefill-thinking", group=SERVER, metavar="TEXT", help="Start every answer's reasoning with this text."),
     flag("--continue-assistant/--no-continue-assistant", group=SERVER, default=True,
-         help="Go on with a trailing assistant message, or start a new turn."),
+         help="Continue a trailing assistant message, or start a new turn."),
     flag("--metrics", group=SERVER, is_flag=True, help="Accepted as llama-server's; /metrics always answers."),
     flag("--metrics-llamacpp", group=SERVER, is_flag=True, help="Give metrics under llama-server's names too."),
 ]  # fmt: skip
 
 LIMIT_FLAGS = [
-    flag("--max-queue", group=LIMITS, type=_COUNT, default=512, metavar="N", help="Requests that may wait."),
-    flag("--queue-timeout", group=LIMITS, type=_SECONDS, default=300.0, metavar="S", help="Longest wait, seconds."),
+    flag("--max-queue", group=LIMITS, type=_COUNT, default=512, metavar="N", help="Longest queue of waiting requests."),
+    flag("--queue-timeout", group=LIMITS, type=_SECONDS, default=300.0, metavar="S",
+         help="Longest time in the queue, seconds."),
     flag("--request-timeout", group=LIMITS, type=_SECONDS, default=30.0, metavar="S",
-         help="Time a client has to deliver its request."),
+         help="Time limit for receiving a request, seconds."),
     flag("--keep-alive", group=LIMITS, type=_SECONDS, default=75.0, metavar="S",
-         help="How long idle connections stay."),
+         help="Keep-alive timeout of idle connections, seconds."),
     flag("--write-timeout", group=LIMITS, type=_SECONDS, default=60.0, metavar="S",
-         help="How long a client may leave its answer unread."),
-    flag("--heartbeat", group=LIMITS, type=_SECONDS, default=5.0, metavar="S", help="Sign of life in silent streams."),
+         help="Write timeout for a client that does not read, seconds."),
+    flag("--heartbeat", group=LIMITS, type=_SECONDS, default=5.0, metavar="S",
+         help="Keep-alive interval for idle streams, seconds."),
     flag("--max-body", group=LIMITS, type=Size(), default=4 << 20, without="4M", metavar="SIZE",
-         help="Largest request."),
+         help="Largest request body."),
     flag("--max-connections", group=LIMITS, type=_POSITIVE, default=512, metavar="N", help="Connections at once."),
     flag("--max-connections-per-address", group=LIMITS, type=_POSITIVE, metavar="N", without="no bound",
          help="Connections at once from one address of another machine."),
     flag("--drain", group=LIMITS, type=_SECONDS, default=5.0, metavar="S",
-         help="Time running requests get at the end."),
+         help="Grace period for running requests at shutdown, seconds."),
 ]  # fmt: skip
 
 DISPLAY_FLAGS = [
@@ -202,7 +207,7 @@ def read_listen(values: dict[str, Any]) -> str | None:
     """The address to serve on, from `--listen` or llama-server's `--host` and `--port`; nothing: do not serve."""
     listen, host, port = values["listen"], values["host"], values["port"]
     if listen is not None and (host is not None or port is not None):
-        raise UsageError("--listen and --host or --port say the same: give one of them")
+        raise UsageError("--listen and --host or --port mean the same: give one of them")
     if listen is not None:
         return str(listen)
     if host is None and port is None:
@@ -247,5 +252,5 @@ def _keys_of_file(path: Path | None) -> list[str]:
         raise UsageError(f"cannot read the keys in {path}: {error}") from error
     keys = [key for key in keys if key and not key.startswith("#")]
     if not keys:
-        raise UsageError(f"{path} holds no key: write one a line")
+        raise UsageError(f"{path} holds no key: write one per line")
     return keys

@@ -38,8 +38,8 @@ def command(file: str, as_json: bool, **values: Any) -> int:
         [
             ("free memory", available + of),
             ("fits", "yes" if plan.fits else "no"),
-            ("context", f"{plan.n_ctx} tokens asked for, {plan.max_ctx} fit, {plan.n_ctx_train} are the model's limit"),
-            ("archive", f"up to {format_bytes(plan.archive_bytes)} more for conversations that gave way to others"),
+            ("context", f"{plan.n_ctx} tokens, {plan.max_ctx} would fit, the model allows {plan.n_ctx_train}"),
+            ("archive", f"up to {format_bytes(plan.archive_bytes)} more for evicted conversations"),
             ("so", plan.reason),
         ]
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from phobos.hub import PullProgress
 
 PULL_FLAGS = [
-    flag("--if-missing", group="Fetching", is_flag=True, help="Say nothing and stay offline where the model is here."),
+    flag("--if-missing", group="Fetching", is_flag=True, help="Do nothing if the model is already here."),
     flag("--quiet", "-q", group="Fetching", is_flag=True, help="Show no progress."),
 ]
 
@@ -109,7 +109,7 @@ def command(name: str, if_missing: bool, quiet: bool, as_json: bool, **general: 
         print_json({"name": name, "path": pulled.path, "bytes": pulled.n_bytes, "was_here": pulled.was_here})
     else:
         if not quiet:
-            verb = "is here already" if pulled.was_here else "is here"
+            verb = "is already here" if pulled.was_here else "is here"
             print(f"{name} {verb}, {format_bytes(pulled.n_bytes)}", file=sys.stderr)
         print(pulled.path)
     return 0

@@ -36,5 +36,5 @@ def command(as_json: bool, **values: Any) -> int:
         print_json({"model": str(engine.model.path), **figures})
     else:
         counts = f"{load.kernels_compiled} kernels compiled, {load.kernels_cached} were in the cache"
-        print(f"{counts}, {format_seconds(took_s)} in all", file=sys.stderr)
+        print(f"{counts}, {format_seconds(took_s)} total", file=sys.stderr)
     return 0

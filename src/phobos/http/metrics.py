@@ -92,20 +92,20 @@ class _Collector:
         metrics, prefix = self._metrics, "phobos_scheduler_"
         gauges = {
             "active": "Admitted requests' places in use",
-            "queued": "Requests that wait",
+            "queued": "Requests waiting",
             "capacity": "Slots of the engine",
-            "max_queue": "How many may wait",
+            "max_queue": "Longest queue allowed",
         }
         values = metrics.scheduler(self._admission)
         for name, text in gauges.items():
             yield GaugeMetricFamily(prefix + name, text, value=values[name])
         counters = {
             "admitted": "Requests admitted to a slot",
-            "completed": "Admitted requests that ended as they should",
-            "failed": "Admitted requests that ended by an error",
+            "completed": "Admitted requests that completed",
+            "failed": "Admitted requests that failed",
             "rejected": "Requests refused because the queue was full",
-            "timed_out": "Requests that waited too long",
-            "cancelled": "Requests whose client left, before or after admission",
+            "timed_out": "Requests that timed out in the queue",
+            "cancelled": "Requests whose client disconnected, before or after admission",
         }
         for name, text in counters.items():
             yield CounterMetricFamily(prefix + name, text, value=values[name])
@@ -123,32 +123,30 @@ class _Collector:
     def _engine(self) -> Iterator[Metric]:
         now = self._snapshot
         counters = {
-            "prompt_tokens": ("Tokens of prompts, reused or computed", now.prompt_tokens),
-            "prompt_tokens_computed": ("Prompt tokens that were computed", now.prompt_tokens_computed),
-            "prompt_tokens_reused": ("Prompt tokens found in a slot", now.prompt_tokens_reused),
+            "prompt_tokens": ("Prompt tokens, reused or computed", now.prompt_tokens),
+            "prompt_tokens_computed": ("Prompt tokens computed", now.prompt_tokens_computed),
+            "prompt_tokens_reused": ("Prompt tokens reused from the KV cache", now.prompt_tokens_reused),
             "generated_tokens": ("Tokens generated", now.generated_tokens),
             "draft_tokens": ("Tokens drafted", now.draft_tokens),
-            "draft_tokens_accepted": ("Drafted tokens that were right", now.draft_tokens_accepted),
-            "prompt_seconds": ("Engine time in prompts", now.prompt_s),
-            "decode_seconds": ("Engine time in decoding", now.decode_s),
-            "passes": ("Passes of the model", now.passes),
+            "draft_tokens_accepted": ("Draft tokens accepted", now.draft_tokens_accepted),
+            "prompt_seconds": ("Engine seconds in prefill", now.prompt_s),
+            "decode_seconds": ("Engine seconds in decode", now.decode_s),
+            "passes": ("Forward passes", now.passes),
             "requests_received": ("Generation requests received", now.requests_received),
         }
         for name, (text, value) in counters.items():
             yield CounterMetricFamily("phobos_" + name, text, value=value)
         if now.draft_tokens:
             share = now.draft_tokens_accepted / now.draft_tokens
-            yield GaugeMetricFamily(
-                "phobos_draft_acceptance_ratio", "Share of drafted tokens that were right", value=share
-            )
+            yield GaugeMetricFamily("phobos_draft_acceptance_ratio", "Share of draft tokens accepted", value=share)
         yield GaugeMetricFamily("phobos_uptime_seconds", "Since the start", value=time.monotonic() - now.started_s)
         yield GaugeMetricFamily("phobos_model_loaded", "1 once the model is ready", value=int(now.model is not None))
         if now.model is not None:
             held = sum(slot.n_tokens for slot in now.slots)
             room = now.model.n_ctx * max(1, len(now.slots))
-            yield GaugeMetricFamily("phobos_kv_tokens", "Tokens the slots hold", value=held)
+            yield GaugeMetricFamily("phobos_kv_tokens", "Tokens in the KV cache", value=held)
             share = held / room if now.cache is None else now.cache.held_bytes / max(1, now.cache.bound_bytes)
-            yield GaugeMetricFamily("phobos_kv_usage_ratio", "Share of the cache in use", value=share)
+            yield GaugeMetricFamily("phobos_kv_usage_ratio", "Share of the KV cache in use", value=share)
         if now.cache is not None:
             yield from _cache_families(now.cache)
 
@@ -158,21 +156,21 @@ def _cache_families(cache: CacheInfo) -> Iterator[Metric]:
     gauges = {
         "kv_bytes": ("Bytes the slots take", cache.held_bytes),
         "kv_bound_bytes": ("Bytes the slots may take", cache.bound_bytes),
-        "archive_bytes": ("Bytes of conversations that gave way", cache.archived_bytes),
-        "archive_bound_bytes": ("Bytes they may take", cache.archive_bound_bytes),
-        "archive_conversations": ("Conversations that gave way and are kept in memory", cache.n_archived),
+        "archive_bytes": ("Bytes of evicted conversations in memory", cache.archived_bytes),
+        "archive_bound_bytes": ("Bytes evicted conversations may take", cache.archive_bound_bytes),
+        "archive_conversations": ("Evicted conversations kept in memory", cache.n_archived),
         "slot_files": ("Conversations kept on disk", cache.n_files),
         "slot_files_bytes": ("Bytes of their files", cache.files_bytes),
     }
     for name, (text, value) in gauges.items():
         yield GaugeMetricFamily("phobos_" + name, text, value=value)
     counters = {
-        "conversations_evicted": ("Conversations that gave way to others", cache.evicted),
-        "conversations_restored": ("Conversations put back from memory or disk", cache.restored),
-        "prompt_tokens_restored": ("Reused prompt tokens that were put back so", cache.tokens_restored),
+        "conversations_evicted": ("Evicted conversations", cache.evicted),
+        "conversations_restored": ("Conversations restored from memory or disk", cache.restored),
+        "prompt_tokens_restored": ("Prompt tokens reused after such a restore", cache.tokens_restored),
         "slot_files_written": ("Conversations written to disk", cache.files_written),
         "slot_files_read": ("Conversations read from disk", cache.files_read),
-        "slot_files_failed": ("Conversations the disk did not take", cache.files_failed),
+        "slot_files_failed": ("Conversations that could not be written to disk", cache.files_failed),
     }
     for name, (text, value) in counters.items():
         yield CounterMetricFamily("phobos_" + name, text, value=value)
@@ -189,22 +187,22 @@ class _LlamaCollector:
         """All families."""
         now = self._snapshot
         counters = {
-            "prompt_tokens": ("Prompt tokens that were computed", now.prompt_tokens_computed),
-            "prompt_tokens_cached": ("Prompt tokens found in a slot", now.prompt_tokens_reused),
+            "prompt_tokens": ("Prompt tokens computed", now.prompt_tokens_computed),
+            "prompt_tokens_cached": ("Prompt tokens reused from the KV cache", now.prompt_tokens_reused),
             "prompt_seconds": ("Time in prompts", now.prompt_s),
             "tokens_predicted": ("Tokens generated", now.generated_tokens),
             "tokens_predicted_seconds": ("Time in decoding", now.decode_s),
-            "n_decode": ("Passes of the model", now.passes),
+            "n_decode": ("Forward passes", now.passes),
             "spec_decode_num_draft_tokens": ("Tokens drafted", now.draft_tokens),
-            "spec_decode_num_accepted_tokens": ("Drafted tokens that were right", now.draft_tokens_accepted),
+            "spec_decode_num_accepted_tokens": ("Draft tokens accepted", now.draft_tokens_accepted),
         }
         for name, (text, value) in counters.items():
             yield CounterMetricFamily("llamacpp:" + name, text, value=value)
         gauges = {
             "prompt_tokens_seconds": ("Prompt tokens a second", _rate(now.prompt_tokens_computed, now.prompt_s)),
             "predicted_tokens_seconds": ("Generated tokens a second", _rate(now.decode_tokens, now.decode_s)),
-            "requests_processing": ("Requests that run", self._admission.n_active),
-            "requests_deferred": ("Requests that wait", self._admission.n_waiting),
+            "requests_processing": ("Requests running", self._admission.n_active),
+            "requests_deferred": ("Requests waiting", self._admission.n_waiting),
         }
         for name, (text, amount) in gauges.items():
             yield GaugeMetricFamily("llamacpp:" + name, text, value=amount)

@@ -65,7 +65,7 @@ def _change_model(desk: Desk, settings: ChatSettings, name: str) -> Partner:
     loaded, the old one comes back."""
     old = desk.session.partner
     if old.info.where:
-        raise UsageError(f"{old.info.where} has one model: start a chat of its own with --no-attach --gguf {name}")
+        raise UsageError(f"{old.info.where} serves one model: start a separate chat with --no-attach --gguf {name}")
     from phobos.repl.local import LocalPartner, open_local
 
     path = settings.resolve(name)

@@ -65,7 +65,7 @@ def run_command(desk: Desk, name: str, argument: str) -> None:
     if command is None:
         near = difflib.get_close_matches(name, [c.name for c in COMMANDS], n=1, cutoff=0.5)
         raise UsageError(
-            f"there is no /{name}: " + (f"did you mean /{near[0]}?" if near else "/help lists what there is")
+            f"there is no /{name}: " + (f"did you mean /{near[0]}?" if near else "/help lists all commands")
         )
     command.run(desk, argument)
 
@@ -86,10 +86,10 @@ def _help(desk: Desk, argument: str) -> None:
 def _system(desk: Desk, argument: str) -> None:
     transcript = desk.session.transcript
     if not argument:
-        desk.say(transcript.system or "there is no system text: /system TEXT sets one")
+        desk.say(transcript.system or "no system prompt is set: /system TEXT sets one")
         return
     transcript.system = None if argument == "off" else argument
-    desk.say("the system text is gone" if argument == "off" else "the system text is set, from the next answer on")
+    desk.say("system prompt removed" if argument == "off" else "system prompt set; it applies from the next answer on")
 
 
 def _set(desk: Desk, argument: str) -> None:
@@ -97,7 +97,7 @@ def _set(desk: Desk, argument: str) -> None:
     name, _, value = argument.replace("=", " ", 1).partition(" ")
     if name:
         if not value.strip():
-            raise UsageError(f"say what {name} shall be: /set {name} 0.5, or /set {name} default")
+            raise UsageError(f"usage: /set {name} VALUE, or /set {name} default")
         session.sampling = set_knob(session.sampling, name, value.strip())
     table = Table.grid(padding=(0, 2))
     shown = [name.lower().replace("_", "-")] if name else list(KNOBS)
@@ -112,27 +112,27 @@ def _think(desk: Desk, argument: str) -> None:
     if words == "show":
         answer = session.transcript.last_answer
         if answer is None or not answer.reasoning:
-            raise UsageError("the last answer has no reasoning: /think on asks for some")
+            raise UsageError("the last answer has no reasoning: turn it on with /think on")
         desk.show(Text(clean(answer.reasoning).strip(), style="dim italic"))
         return
     if words in ("keep", "fold"):
         session.fold_reasoning = words == "fold"
-        desk.say("reasoning stays as it is" if words == "keep" else "reasoning is closed to one line once it is over")
+        desk.say("reasoning stays open" if words == "keep" else "reasoning folds to one line when it ends")
         return
     if words not in ("", "on", "off"):
-        raise UsageError(f"/think {argument} means nothing: use on, off, show, keep or fold")
+        raise UsageError(f"/think {argument} is not understood: use on, off, show, keep or fold")
     wanted = not session.thinking if not words else words == "on"
     if wanted and not session.partner.info.can_think:
         raise UsageError("this model's chat format has no reasoning: choose another model with /model")
     session.thinking = wanted
-    desk.say("the model reasons first" if wanted else "the model answers at once")
+    desk.say("reasoning is on" if wanted else "reasoning is off")
 
 
 def _retry(desk: Desk, argument: str) -> None:
     session = desk.session
     index = session.transcript.last_user_index
     if index is None:
-        raise UsageError("there is nothing to try again: ask something first")
+        raise UsageError("nothing to retry yet: ask something first")
     if session.sampling.seed not in (None, -1) or session.sampling.temperature == 0:
         desk.say("with this seed or temperature the answer will be the same (/set seed -1, /set temp default)")
     kept = session.transcript.turns[index:]
@@ -146,14 +146,14 @@ def _retry(desk: Desk, argument: str) -> None:
 def _edit(desk: Desk, argument: str) -> None:
     index = desk.session.transcript.last_user_index
     if index is None:
-        raise UsageError("there is nothing to edit: ask something first")
+        raise UsageError("nothing to edit yet: ask something first")
     desk.draft = Draft(desk.session.transcript.turns[index].content or "", index)
 
 
 def _undo(desk: Desk, argument: str) -> None:
     question = desk.session.transcript.undo()
     if question is None:
-        raise UsageError("there is nothing to undo")
+        raise UsageError("nothing to undo")
     first = (question.content or "").strip().splitlines() or [""]
     desk.say(f"forgotten: {clean(first[0])[:60]}")
 
@@ -170,18 +170,18 @@ def _path_of(argument: str) -> Path:
 
 def _may_write(desk: Desk, path: Path) -> bool:
     """Whether the path is free, ours, or given up by its owner."""
-    return not path.exists() or path == desk.session.file or desk.confirm(f"{path} is there already: replace it?")
+    return not path.exists() or path == desk.session.file or desk.confirm(f"{path} already exists. Replace it?")
 
 
 def _save(desk: Desk, argument: str) -> None:
     session = desk.session
     path = _path_of(argument) if argument else session.file
     if path is None:
-        raise UsageError("say where: /save FILE.json")
+        raise UsageError("usage: /save FILE.json")
     if not session.transcript.messages:
-        raise UsageError("there is nothing to save: ask something first")
+        raise UsageError("nothing to save yet: ask something first")
     if not _may_write(desk, path):
-        raise FileError(f"{path} is kept: name another file")
+        raise FileError(f"{path} was left as it is: name another file")
     write_file(path, to_json(session.transcript.messages))
     session.file = path
     desk.say(f"saved {len(session.transcript.messages)} messages to {path}")
@@ -189,7 +189,7 @@ def _save(desk: Desk, argument: str) -> None:
 
 def _load(desk: Desk, argument: str) -> None:
     if not argument:
-        raise UsageError("say what: /load FILE.json")
+        raise UsageError("usage: /load FILE.json")
     path = _path_of(argument)
     messages = from_json(read_file(path), str(path))
     desk.session.transcript.replace(messages)
@@ -204,12 +204,12 @@ def _load(desk: Desk, argument: str) -> None:
 def _export(desk: Desk, argument: str) -> None:
     session = desk.session
     if not argument:
-        raise UsageError("say where: /export FILE.md")
+        raise UsageError("usage: /export FILE.md")
     path = _path_of(argument)
     if not session.transcript.messages:
-        raise UsageError("there is nothing to export: ask something first")
+        raise UsageError("nothing to export yet: ask something first")
     if not _may_write(desk, path):
-        raise FileError(f"{path} is kept: name another file")
+        raise FileError(f"{path} was left as it is: name another file")
     write_file(path, to_markdown(session.transcript.messages, session.partner.info.model))
     desk.say(f"written to {path}")
 
@@ -217,7 +217,7 @@ def _export(desk: Desk, argument: str) -> None:
 def _copy(desk: Desk, argument: str) -> None:
     answer = desk.session.transcript.last_answer
     if answer is None or not answer.content:
-        raise UsageError("there is no answer to copy: ask something first")
+        raise UsageError("no answer to copy yet: ask something first")
     text = answer.content
     if argument == "code":
         blocks = code_blocks(text)
@@ -225,7 +225,7 @@ def _copy(desk: Desk, argument: str) -> None:
             raise UsageError("the last answer has no code: /copy copies all of it")
         text = blocks[-1]
     elif argument:
-        raise UsageError(f"/copy {argument} means nothing: use /copy, or /copy code for the last code block")
+        raise UsageError(f"/copy {argument} is not understood: use /copy, or /copy code for the last code block")
     way = copy_text(text, desk.console.file)
     desk.say(f"copied {len(text)} letters by {way}")
 
@@ -238,7 +238,7 @@ def _model(desk: Desk, argument: str) -> None:
         desk.say(f"{info.model}{detail}{f' on {info.where}' if info.where else ''}")
         others = session.partner.models()
         if others and not info.where:
-            desk.say(f"here are {', '.join(others)}: /model NAME changes to one")
+            desk.say(f"available: {', '.join(others)}; /model NAME switches")
         return
     session.partner = desk.open_model(argument)
     session.thinking = session.thinking and session.partner.info.can_think
@@ -294,7 +294,7 @@ def _decide(desk: Desk, argument: str) -> None:
         bar = ("#" if desk.console.options.ascii_only else "█") * round(chance * 24)
         table.add_row(Text(clean(label), style=style), Text(f"{chance:7.2%}", style=style), Text(bar, style="cyan"))
     desk.show(table)
-    desk.say(f"confidence {decision.confidence:.2f}, in {format_seconds(took_s)}; the conversation is as before")
+    desk.say(f"confidence {decision.confidence:.2f}, in {format_seconds(took_s)}; the conversation is unchanged")
 
 
 def _quit(desk: Desk, argument: str) -> None:
@@ -303,21 +303,21 @@ def _quit(desk: Desk, argument: str) -> None:
 
 COMMANDS = (
     Command("help", "", "this list", _help),
-    Command("system", "[TEXT | off]", "show or set the instructions before the conversation", _system, ("off",)),
-    Command("set", "[NAME VALUE]", "show or set temperature, seed, length and so on", _set, "knob"),
+    Command("system", "[TEXT | off]", "show or set the system prompt", _system, ("off",)),
+    Command("set", "[NAME VALUE]", "show or set sampling parameters", _set, "knob"),
     Command("think", "[on | off | show | keep | fold]", "let the model reason first; show the last reasoning", _think,
             ("on", "off", "show", "keep", "fold")),
     Command("retry", "", "answer the last question again", _retry),
-    Command("edit", "", "change the last question and ask it again", _edit),
+    Command("edit", "", "edit the last question and ask it again", _edit),
     Command("undo", "", "forget the last question and its answer", _undo),
     Command("clear", "", "start a new conversation", _clear),
     Command("save", "[FILE]", "save the conversation as the JSON of its messages", _save, "path"),
-    Command("load", "FILE", "go on with a saved conversation", _load, "path"),
+    Command("load", "FILE", "load a saved conversation", _load, "path"),
     Command("export", "FILE", "write the conversation as Markdown", _export, "path"),
     Command("copy", "[code]", "copy the last answer, or its last code block", _copy, ("code",)),
-    Command("model", "[NAME]", "show the model, or change to another", _model, "model"),
+    Command("model", "[NAME]", "show the model or switch to another", _model, "model"),
     Command("stats", "", "what this chat has used", _stats),
     Command("tokens", "[TEXT]", "count the conversation's tokens, or show those of a text", _tokens),
-    Command("decide", "[QUESTION?] A | B | C", "score labels instead of writing", _decide),
+    Command("decide", "[QUESTION?] A | B | C", "score labels instead of generating text", _decide),
     Command("quit", "", "leave", _quit),
 )  # fmt: skip

@@ -43,15 +43,15 @@ def parse_address(text: str) -> ServerAddress:
     """`http://host:port[/v1]`, `host:port`, `:port`, `host` or `unix:/path`. Raises `UsageError`."""
     if text.startswith("unix:"):
         if not text[len("unix:") :]:
-            raise UsageError("unix: names no socket: write unix:/path")
+            raise UsageError("unix: needs a socket path: write unix:/path")
         return ServerAddress("localhost", unix=text[len("unix:") :])
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"{text} is no address of a server: write http://127.0.0.1:8080") from error
+        raise UsageError(f"{text} is not a server address: write http://127.0.0.1:8080") from error
     if parts.scheme not in ("http", "https") or (not parts.hostname and not port):
-        raise UsageError(f"{text} is no address of a server: write http://127.0.0.1:8080")
+        raise UsageError(f"{text} is not a server address: write http://127.0.0.1:8080")
     secure = parts.scheme == "https"
     if port is None:
         port = (443 if secure else 80) if "://" in text else DEFAULT_PORT
@@ -119,14 +119,14 @@ class Call:
     def _unreachable(self, error: Exception) -> UnavailableError:
         if isinstance(error, TimeoutError):
             return UnavailableError(
-                f"{self._address} does not answer: see whether the server is stuck, or start it anew"
+                f"{self._address} does not answer: check whether the server is stuck, or restart it"
             )
         if isinstance(error, ConnectionRefusedError | FileNotFoundError | socket.gaierror):
             return UnavailableError(
                 f"no server answers on {self._address}: start one with --listen, or leave --attach out"
             )
         if isinstance(error, ssl.SSLError):
-            return UnavailableError(f"{self._address} speaks no TLS that can be trusted: try http:// instead")
+            return UnavailableError(f"{self._address} does not offer a trusted TLS certificate: try http:// instead")
         return UnavailableError(f"the connection to {self._address} broke: see the server's log and try again")
 
 
@@ -197,7 +197,7 @@ def error_of(error: Any, status: int, address: ServerAddress) -> PhobosError:
     elif isinstance(error, str):
         message = error
     if status == 401:
-        message = f"{address} wants a key: set PHOBOS_API_KEY to one the server knows"
+        message = f"{address} requires an API key: set PHOBOS_API_KEY"
     if not isinstance(message, str) or not message:
         message = f"{address} answered with HTTP status {status}: see the server's log"
     if status >= 500:

@@ -109,7 +109,7 @@ class TerminalFront:
         if answer.error is not None:
             self._desk.complain(str(answer.error))
         elif answer.stopped and not answer.text:
-            self._desk.say("stopped before an answer came: the question is taken back")
+            self._desk.say("stopped before an answer came: the question was withdrawn")
         else:
             if not answer.text:
                 self._desk.say("(an empty answer)")

@@ -21,8 +21,8 @@ def set_knob(sampling: SamplingDefaults, name: str, text: str) -> SamplingDefaul
     knob = KNOBS.get(key)
     if knob is None:
         near = difflib.get_close_matches(key, KNOBS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KNOBS)}"
-        raise UsageError(f"there is nothing called {name} to set: {hint}")
+        hint = f"did you mean {near[0]}?" if near else f"available are {', '.join(KNOBS)}"
+        raise UsageError(f"unknown setting {name!r}: {hint}")
     value: Any = None  # of the field's own type: whole numbers for whole knobs
     if text.lower() not in RESET:
         try:

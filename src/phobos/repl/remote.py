@@ -68,7 +68,7 @@ def attach(client: HttpClient, notify: Callable[[str], None]) -> RemotePartner:
     listed = client.ask("GET", "/v1/models", read_s=None)
     models = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(models, list) or not models or not isinstance(models[0], dict):
-        raise UnavailableError(f"{client.address} lists no model: it is no server to chat with")
+        raise UnavailableError(f"{client.address} lists no model: it is not a chat server")
     return RemotePartner(client, models)
 
 
@@ -144,7 +144,7 @@ class RemotePartner:
             ticket.deliver(Failed(error))
         except Exception as error:
             failed = UnavailableError(
-                f"{self._client.address} sent what cannot be read ({type(error).__name__}): try again"
+                f"{self._client.address} sent a reply that cannot be read ({type(error).__name__}): try again"
             )
             ticket.deliver(Failed(failed))
         finally:
@@ -233,7 +233,7 @@ def read_events(lines: Iterator[bytes], address: ServerAddress) -> Iterator[Even
             break
         yield from fold.push(json.loads(value))
     if fold.reason is None:
-        raise UnavailableError(f"{address} ended the answer before it was whole: see its log and try again")
+        raise UnavailableError(f"{address} ended the answer early: see its log and try again")
     yield fold.finish()
 
 

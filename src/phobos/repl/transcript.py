@@ -87,30 +87,30 @@ def from_json(text: str, name: str) -> tuple[Message, ...]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FileError(f"{name} is no JSON: choose a file that /save wrote") from error
+        raise FileError(f"{name} is not valid JSON: choose a file written by /save") from error
     if isinstance(found, dict):
         found = found.get("messages")
     if not isinstance(found, list):
-        raise FileError(f"{name} holds no list of messages: choose a file that /save wrote")
+        raise FileError(f"{name} does not hold a list of messages: choose a file written by /save")
     return tuple(_read_message(item, f"{name}: message {index + 1}") for index, item in enumerate(found))
 
 
 def _read_message(item: Any, place: str) -> Message:
     if not isinstance(item, dict):
-        raise FileError(f"{place} is no object with a role and content: mend it, or choose another file")
+        raise FileError(f"{place} is not an object with role and content: fix it, or choose another file")
     role: Any = "system" if item.get("role") == "developer" else item.get("role")
     if role not in get_args(Role):
-        raise FileError(f"{place} has no role of {', '.join(get_args(Role))}: mend it, or choose another file")
+        raise FileError(f"{place} needs a role ({', '.join(get_args(Role))}): fix it, or choose another file")
     content = item.get("content")
     if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
         content = "".join(part["text"] for part in content)
     listed = item.get("tool_calls") or ()
     calls = tuple(_read_call(call, place) for call in (listed if isinstance(listed, list) else [listed]) if listed)
     if not isinstance(content, str) and not (content is None and calls):
-        raise FileError(f"{place} has no text: mend it, or choose another file")
+        raise FileError(f"{place} has no text: fix it, or choose another file")
     texts = {key: item.get(key) for key in ("reasoning_content", "tool_call_id", "name")}
     if any(value is not None and not isinstance(value, str) for value in texts.values()):
-        raise FileError(f"{place} has a number or a list where text belongs: mend it, or choose another file")
+        raise FileError(f"{place} has a number or a list instead of text: fix it, or choose another file")
     return Message(role, content, texts["reasoning_content"], calls, texts["tool_call_id"], texts["name"])
 
 
@@ -181,6 +181,6 @@ def read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not UTF-8 text: choose another file") from error
+        raise FileError(f"{path} is not valid UTF-8: choose another file") from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}; name another file") from error

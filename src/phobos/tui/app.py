@@ -228,7 +228,7 @@ class PhobosApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette: our keys by name, themes, and a picture of the screen."""
-        yield SystemCommand("Clear the log", "Forget the lines of the LOG panel", self.action_clear_log)
+        yield SystemCommand("Clear the log", "Empty the LOG panel", self.action_clear_log)
         yield SystemCommand("Reset the peaks", "Start new peak readings", self.action_reset_peaks)
         yield SystemCommand("Replay the opening", "Phobos over Mars once more", self.action_replay)
         yield SystemCommand("Light or dark", "Mars at noon or at night", self.action_toggle_light)

@@ -24,10 +24,10 @@ def dashboard_reason_off(
     if tui:
         return None
     if not stdout_is_terminal:
-        return "the dashboard is off: standard output is not a terminal (--tui draws it anyway)"
+        return "the dashboard is off: standard output is not a terminal (--tui forces it)"
     for name in REPORT_VARIABLES:
         if environ.get(name):
             return f"the dashboard is off: {name} is set and its report prints to the terminal"
     if environ.get("TERM") == "dumb":
-        return "the dashboard is off: the terminal says it is dumb (TERM=dumb; --tui draws it anyway)"
+        return "the dashboard is off: the terminal says it is dumb (TERM=dumb; --tui forces it)"
     return None

@@ -58,7 +58,6 @@ def run_dashboard(
         where = traceback.extract_tb(app.crash.__traceback__)[-1:]
         place = f" in {where[0].name}" if where else ""
         raise PhobosError(
-            f"the dashboard stopped by an error{place} ({type(app.crash).__name__}: {app.crash}); "
-            "serve without it by --no-tui"
+            f"the dashboard failed{place} ({type(app.crash).__name__}: {app.crash}); serve without it: --no-tui"
         ) from app.crash
     return failure

@@ -29,7 +29,7 @@ class CachesPanel(Panel):
 def _prefix(moment: Moment, width: int, palette: Palette, *, tall: bool) -> Lines:
     snapshot, share = moment.snapshot, moment.hit_rate
     if share is None:
-        return [pair("prefix", "nothing asked yet", width, palette)]
+        return [pair("prefix", "no prompts yet", width, palette)]
     value = f" {share_text(share)} reused"
     room = max(4, width - 8 - len(value))
     ramp = palette.ramp(palette.good, METER_STEPS)

@@ -17,13 +17,13 @@ class CardPanel(Panel):
     """Name and features, then load and memory bandwidth as meters, and what graphics cards say of themselves, as far as
     they are known."""
 
-    TITLE = "CARD"
+    TITLE = "DEVICE"
 
     def draw(self, moment: Moment, width: int, height: int, palette: Palette) -> Lines:
         card = moment.snapshot.card
         lines: Lines = []
         if card is None:
-            lines.append(Content.styled("no card in use yet", palette.dim))
+            lines.append(Content.styled("no device in use yet", palette.dim))
         else:
             lines.append(Content.styled(card.name, f"bold {palette.text}"))
             kind = {"cpu": "processor", "cuda": "graphics card"}.get(card.kind, card.kind)

@@ -30,7 +30,7 @@ class LoadingPanel(Panel):
         if snapshot.state == "FAILED":
             reason = load.error or snapshot.failure or "loading failed"
             rows = Content.styled(reason, f"bold {palette.error}").wrap(width)
-            return [*rows, Content(), Content.styled("q quits; the log has the rest", palette.dim)]
+            return [*rows, Content(), Content.styled("q quits; the log has more", palette.dim)]
         lines = [_stage(load, width, palette), _bar(load, width, palette)]
         if height >= 7:
             lines.append(Content())

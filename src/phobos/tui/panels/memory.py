@@ -26,7 +26,7 @@ class MemoryPanel(Panel):
         total = machine.total_bytes if machine else None
         whole = total or sum(n for _, n, _ in parts)
         if not parts or not whole:
-            return [Content.styled("the machine does not say", palette.dim)]
+            return [Content.styled("not reported by this system", palette.dim)]
         bar = stacked([(n / whole, colour) for _, n, colour in parts], width, palette.faint)
         free = machine.free_bytes if machine else None
         legend = [*parts, *([("free", free, palette.faint)] if free is not None else [])]
@@ -34,7 +34,7 @@ class MemoryPanel(Panel):
         if height >= len(legend) + 3:
             rows = [_legend_row(part, width, palette) for part in legend]
             spare = height >= len(rows) + len(fill) + 3
-            total_row = [pair("in all", bytes_text(total), width, palette)] if total and spare else []
+            total_row = [pair("total", bytes_text(total), width, palette)] if total and spare else []
             return [bar, *rows, *total_row, *([Content()] if height >= len(rows) + len(fill) + 2 else []), *fill]
         half = (width - 2) // 2
         if half < 17:

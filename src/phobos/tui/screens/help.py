@@ -39,7 +39,7 @@ class HelpText(Widget):
         palette = palette_of(self.app.current_theme)
         key = f"bold {palette.accent}"
         rows = [Content.assemble((f"{keys:>23}", key), (f"  {does}", palette.text)) for keys, does in KEYS]
-        note = Content.styled("What is not known is left out, never shown as zero.", palette.dim)
+        note = Content.styled("Unknown values are left out, never shown as zero.", palette.dim)
         return Content("\n").join([*rows, Content(), note])
 
 

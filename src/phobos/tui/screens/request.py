@@ -74,8 +74,8 @@ def request_lines(request: RequestInfo, now_s: float, width: int, palette: Palet
         ("first token after", seconds_text(request_first_token_s(request))),
         ("generated", f"{whole_text(request.n_generated)} tokens"),
         ("  rate", f"{rate_text(request_decode_rate(request, now_s))} tok/s"),
-        *([("drafts taken", drafts)] if request.n_draft else []),
-        ("in all", seconds_text(whole)),
+        *([("draft tokens accepted", drafts)] if request.n_draft else []),
+        ("total", seconds_text(whole)),
     ]
     legend = Content("   ").join(
         Content.assemble(("▆ ", colour), (f"{name} ", palette.dim), (seconds_text(span), palette.text))
