@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from phobos.chat.template_sources import find_template
 from phobos.errors import PhobosError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.kernels.model_info import quantization_label
@@ -74,7 +75,7 @@ def inspect_file(path: Path) -> Report:
 def report_on(gguf: GGUF) -> Report:
     """The facts of an open file."""
     arch = _text(gguf, "general.architecture") or "unknown"
-    template = _text(gguf, "tokenizer.chat_template")
+    template = find_template(gguf.metadata)
     tokens = gguf.metadata.preview("tokenizer.ggml.tokens", 0) if "tokenizer.ggml.tokens" in gguf.metadata else None
     return Report(
         path=str(gguf.paths[0]),

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from phobos.chat.messages import GenerationRequest, Message, ToolCall, ToolChoice, ToolSpec
-from phobos.chat.named_templates import CHATML, NAMED_TEMPLATES
 from phobos.chat.request_prompt import render_request
-from phobos.chat.template import ChatTemplate, find_template
+from phobos.chat.template import ChatTemplate
 from phobos.chat.template_fitting import fit_dialect
+from phobos.chat.template_sources import CHATML, NAMED_TEMPLATES, find_template, read_template
 from phobos.errors import RequestError, UsageError
 
 USER, SYSTEM, REPLY = Message("user", "Hi"), Message("system", "Be brief"), Message("assistant", "Yo")
@@ -287,13 +287,15 @@ def test_which_template_is_used(tmp_path: Path) -> None:
     assert find_template(own) == "own"
     assert find_template({}) is None
     assert find_template({"tokenizer.chat_template": " "}) is None
-    assert find_template(own, "chatml") == CHATML
+    assert find_template({"tokenizer.chat_template.tool_use": "tools"}) == "tools"
+    assert read_template("chatml") == CHATML
+    assert read_template("{{ bos_token }}") == "{{ bos_token }}"
     file = tmp_path / "t.jinja"
     file.write_text("filed")
-    assert find_template(own, str(file)) == "filed"
+    assert read_template(str(file)) == "filed"
     for wrong in (str(tmp_path), "no-such-name"):
         with pytest.raises(UsageError, match="chatml"):
-            find_template(own, wrong)
+            read_template(wrong)
 
 
 def test_a_second_template_for_tools() -> None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from models.small_vocabulary import CHATML_TOKENS, CONTROL, USER_DEFINED, bpe_tokenizer
 from phobos.chat.control_text import ControlText
 from phobos.chat.messages import GenerationRequest, Message, ToolCall, ToolSpec
-from phobos.chat.named_templates import CHATML
 from phobos.chat.request_prompt import encode_prompt
 from phobos.chat.template import ChatTemplate, make_template
+from phobos.chat.template_sources import CHATML
 from phobos.errors import RequestError
 from phobos.gguf.tokenizer import Tokenizer
 

@@ -203,6 +203,8 @@ def test_logprobs(serve):
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "c"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
+        ({"max_tool_calls": 1}, "max_tool_calls"),
+        ({"reasoning": {"generate_summary": "auto"}}, "reasoning.generate_summary"),
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["file_search_call.results"]}, "include"),

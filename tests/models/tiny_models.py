@@ -203,9 +203,12 @@ def _random_matrix(kind: GGMLType, values: np.ndarray, seed: int) -> np.ndarray:
     return packed
 
 
-def write_tiny_model(recipe: Recipe, path: Path, kinds: Sequence[GGMLType] = (F32,)) -> Path:
-    """Write a model; its matrices take `kinds` in turn (F32 where a row is no whole number of blocks). Matrices of
-    types that nothing here writes are random bytes, of the size the values should have."""
+def write_tiny_model(
+    recipe: Recipe, path: Path, kinds: Sequence[GGMLType] = (F32,), metadata: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a model, with further `metadata` where it is given. Its matrices take `kinds` in turn (F32 where a row is
+    no whole number of blocks); those of types that nothing here writes are random bytes, of the size the values should
+    have."""
     tensors: dict[str, tuple[GGMLType, np.ndarray]] = {}
     turn = 0
     for name, values in make_weights(recipe).items():
@@ -217,7 +220,7 @@ def write_tiny_model(recipe: Recipe, path: Path, kinds: Sequence[GGMLType] = (F3
                 kind = F32
         can_write = gguf_writer.TABLE[kind].quantize is not None
         tensors[name] = (kind, values if can_write else _random_matrix(kind, values, turn))
-    return gguf_writer.write_gguf(path, make_metadata(recipe), tensors)
+    return gguf_writer.write_gguf(path, {**make_metadata(recipe), **(metadata or {})}, tensors)
 
 
 def make_tokens(n: int, seed: int = 0) -> np.ndarray:

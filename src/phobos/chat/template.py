@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from phobos.chat.control_text import ControlText, texts_of
@@ -34,9 +33,8 @@ from phobos.chat.conversation import (
 from phobos.chat.dialects.dialect import Dialect
 from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.messages import Message, ToolSpec
-from phobos.chat.named_templates import NAMED_TEMPLATES
 from phobos.chat.template_traits import find_traits
-from phobos.errors import RequestError, UsageError
+from phobos.errors import RequestError
 from phobos.gguf.tokenizer import Tokenizer
 
 # Markers that an assistant's own past text keeps, because templates look for them.
@@ -256,30 +254,6 @@ def _attempts(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
         if attempt and attempt not in tried:
             tried.append(attempt)
             yield attempt
-
-
-def find_template(metadata: Mapping[str, Any], override: str | None = None) -> str | None:
-    """The source of a model's template: the named or filed one that overrides it, else the file's own, else None.
-    Raises `UsageError` for an override that is neither."""
-    if override is not None:
-        if override in NAMED_TEMPLATES:
-            return NAMED_TEMPLATES[override]
-        try:
-            return Path(override).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            names = ", ".join(sorted(NAMED_TEMPLATES))
-            raise UsageError(
-                f"cannot read the chat template {override!r} ({reason}): give a file or one of {names}"
-            ) from None
-    own = metadata.get("tokenizer.chat_template")
-    with_tools = metadata.get("tokenizer.chat_template.tool_use")
-    if not isinstance(own, str) or not own.strip():
-        return with_tools if isinstance(with_tools, str) and with_tools.strip() else None
-    if isinstance(with_tools, str) and with_tools.strip():
-        plain, tooled = own.removesuffix("\n"), with_tools.removesuffix("\n")
-        return f"{{% if tools %}}{tooled}{{% else %}}{plain}{{% endif %}}"
-    return own
 
 
 def make_template(source: str, tokenizer: Tokenizer, assistant_markers: frozenset[str] = frozenset()) -> ChatTemplate:

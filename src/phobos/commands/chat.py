@@ -9,7 +9,7 @@ import click
 
 from phobos import library, log
 from phobos.commands import options
-from phobos.commands.flags import flag, with_flags
+from phobos.commands.flags import flag, names_of, with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.pull import resolve_or_fetch
 from phobos.errors import UsageError
@@ -22,20 +22,6 @@ CHAT_FLAGS = [
     flag("--think/--no-think", group="Chat", default=False, help="Let the model reason first."),
 ]  # fmt: skip
 
-ENGINE_NAMES = (
-    "ctx_size",
-    "threads",
-    "parallel",
-    "batch_size",
-    "cache_type_k",
-    "cache_type_v",
-    "prefix_cache",
-    "chat_template",
-    "backend",
-    "device",
-    "gpu_layers",
-)
-
 
 @click.command("chat", cls=PhobosCommand)
 @with_flags(options.MODEL_FLAGS, options.SAMPLING_FLAGS, CHAT_FLAGS, options.GENERAL_FLAGS)
@@ -44,6 +30,9 @@ def command(attach: str | None, no_attach: bool, **values: Any) -> int:
     log.configure(values["log"] or "off")
     if attach is not None and no_attach:
         raise UsageError("--attach and --no-attach contradict each other: give one of them")
+    engine_flags = _typed_engine_flags()
+    if attach is not None and engine_flags:
+        raise UsageError(f"{engine_flags[0]} is for a model loaded here, --attach for one that runs: leave one out")
     from phobos import repl
 
     settings = repl.ChatSettings(
@@ -52,7 +41,7 @@ def command(attach: str | None, no_attach: bool, **values: Any) -> int:
         list_models=lambda: [model.name for model in library.list_models()],
         model=values["gguf"],
         attach=attach,
-        may_attach=not no_attach and not _sets_engine(),
+        may_attach=not no_attach and not engine_flags,
         api_key=_first_key(),
         system=values["system"],
         think=values["think"],
@@ -61,11 +50,13 @@ def command(attach: str | None, no_attach: bool, **values: Any) -> int:
     return repl.chat(settings)
 
 
-def _sets_engine() -> bool:
-    """Whether a flag was typed that only an engine of one's own can honour."""
+def _typed_engine_flags() -> list[str]:
+    """The flags on the command line that only an engine of one's own can honour."""
     ctx = click.get_current_context()
     typed = click.core.ParameterSource.COMMANDLINE
-    return any(ctx.get_parameter_source(name) is typed for name in ENGINE_NAMES)
+    names = names_of(options.ENGINE_FLAGS)
+    flags = [parameter for parameter in ctx.command.params if parameter.name in names]
+    return [flag.opts[0] for flag in flags if ctx.get_parameter_source(str(flag.name)) is typed]
 
 
 def _first_key() -> str | None:

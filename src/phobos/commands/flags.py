@@ -113,6 +113,12 @@ def flag(*names: str, group: str, env: str | None = None, **kwargs: Any) -> Deco
     return click.option(*names, cls=Flag, group=group, envvar=variable, **kwargs)
 
 
+def names_of(group: Sequence[Decorator]) -> list[str]:
+    """The names of a group's parameters, as a command's function gets them."""
+    command = click.command()(with_flags(group)(lambda **values: values))
+    return [str(parameter.name) for parameter in command.params]
+
+
 def with_flags(*groups: Sequence[Decorator]) -> Callable[[AnyCallable], AnyCallable]:
     """A decorator that adds groups of flags, the first group first in the help."""
 

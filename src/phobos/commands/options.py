@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from phobos import library
+from phobos.chat.template_sources import NAMED_TEMPLATES, read_template
 from phobos.commands.flags import AUTO, Layers, SamplingValue, Size, flag, read_config
 from phobos.errors import UsageError
 from phobos.sampling_fields import FIELDS, LENGTH
@@ -68,7 +69,8 @@ ENGINE_FLAGS = [
          help="Speculative decoding from earlier text (prompt lookup); answers stay the same."),
     flag("--draft", "--model-draft", "-md", "draft", group=MODEL, metavar="MODEL", without="no draft model",
          help="Speculative decoding with a small draft model of the same family; answers stay the same."),
-    flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="FILE", help="A Jinja chat template to use."),
+    flag("--chat-template", group=MODEL, without=MODEL_DEFAULTS, metavar="FILE",
+         help=f"The chat template to use: a file of Jinja, or one of {', '.join(sorted(NAMED_TEMPLATES))}."),
     flag("--bare-calls/--no-bare-calls", group=MODEL, default=True,
          help="Read an answer that is nothing but JSON with an offered tool's name and arguments as a call of it."),
     flag("--backend", group=MODEL, type=click.Choice(["cpu", "reference"]), default="cpu",
@@ -187,20 +189,10 @@ def read_engine(values: dict[str, Any], model_path: Path) -> EngineSettings:
         cache_bytes=values["cache_memory"],
         archive_bytes=values["cache_ram"],
         slot_save_path=values.get("slot_save_path"),
-        chat_template=_read_template(values["chat_template"]),
+        chat_template=None if values["chat_template"] is None else read_template(values["chat_template"]),
         bare_calls=values["bare_calls"],
         sampling=read_sampling(values) if "temp" in values else SamplingDefaults(),
     )
-
-
-def _read_template(given: str | None) -> str | None:
-    """The template's own text, from a file or as it was given."""
-    if given is None or "{%" in given or "{{" in given:
-        return given
-    try:
-        return Path(given).expanduser().read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the chat template {given}: name a file with a Jinja template") from error
 
 
 def read_listen(values: dict[str, Any]) -> str | None:

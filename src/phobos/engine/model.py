@@ -18,12 +18,13 @@ from phobos.chat.dialects import knows_reasoning
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.chat.request_prompt import encode_prompt
 from phobos.chat.template import ChatTemplate, make_template
+from phobos.chat.template_sources import find_template
 from phobos.counters import LoadProgress, ModelInfo
 from phobos.engine.capabilities import check_request, check_token
 from phobos.engine.constrained.answers import AnswerPlan, Answers, choose_answers
 from phobos.engine.sampler import Sampling, resolve_sampling
 from phobos.engine.slots.archive import choose_archive_bytes
-from phobos.engine.slots.identity import identify
+from phobos.engine.slots.identity import digest_sources, identify
 from phobos.engine.slots.slot_files import Identity
 from phobos.engine.speculative.draft import check_draft, open_draft
 from phobos.errors import ContextLengthError, RequestError
@@ -222,6 +223,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
         with ThreadPoolExecutor(2, thread_name_prefix="phobos-load") as pool:
             words = pool.submit(_load_words, gguf, settings)
             sampling_kernels = pool.submit(load_kernels, SAMPLING_KERNELS)
+            if settings.slot_save_path is not None:
+                pool.submit(digest_sources)  # `identify` asks for it
             backend, info = open_backend(build_program(gguf), gguf, settings, progress)
             try:
                 tokenizer, template = words.result()
@@ -270,8 +273,5 @@ def _load_words(gguf: GGUF, settings: EngineSettings) -> tuple[Tokenizer, ChatTe
     """The tokenizer, and the chat template: the setting's, else the file's, else none."""
     tokenizer = load_tokenizer(gguf)
     release_free_memory()  # as much as a quarter of what stays was needed to make it
-    source = settings.chat_template
-    if source is None:
-        found = gguf.metadata.get("tokenizer.chat_template")
-        source = found if isinstance(found, str) and found.strip() else None
+    source = settings.chat_template if settings.chat_template is not None else find_template(gguf.metadata)
     return tokenizer, None if source is None else make_template(source, tokenizer)

@@ -1,10 +1,12 @@
-"""Whom a saved state is for: the model, the cache types, and all code that has a say in the bits."""
+"""Whom a saved state is for: the model, the cache types, and all code that decides the bits, but not its comments."""
 
 from __future__ import annotations
 
+import dis
 import hashlib
 from functools import cache
 from pathlib import Path
+from types import CodeType
 
 import phobos
 from phobos.engine.slots.slot_files import Identity
@@ -13,7 +15,8 @@ from phobos.kernels.backend import Backend
 from phobos.settings import EngineSettings
 
 SAMPLE_BYTES = 4096  # of every tensor: a model that was trained on differs in all that training touched
-PACKAGES = ("kernels", "archs", "program")
+_NOTHING = dis.opmap["NOP"]  # what stays where a docstring was
+PACKAGES = ("gguf", "kernels", "archs", "program")
 
 
 def identify(gguf: GGUF, settings: EngineSettings, backend: Backend) -> Identity:
@@ -22,7 +25,7 @@ def identify(gguf: GGUF, settings: EngineSettings, backend: Backend) -> Identity
     return Identity(
         model=identify_model(gguf),
         cache=f"{settings.cache_type_k}/{settings.cache_type_v}",
-        version=f"{phobos.__version__} {_source_digest()} {card.kind} {card.features}",
+        version=f"{phobos.__version__} {digest_sources()} {card.kind} {card.features}",
     )
 
 
@@ -42,12 +45,26 @@ def identify_model(gguf: GGUF) -> str:
 
 
 @cache
-def _source_digest() -> str:
-    """Of the code that computes: states are of use only where it would give the same bits."""
+def digest_sources(root: Path = Path(phobos.__file__).parent) -> str:
+    """Of the code in `PACKAGES` under `root` as it is compiled, without comments, docstrings and the places of lines:
+    states are of use only where it would give the same bits."""
     digest = hashlib.sha256()
-    root = Path(phobos.__file__).parent
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(path.read_bytes())
+            code = compile(path.read_bytes(), "", "exec", dont_inherit=True, optimize=2)
+            digest.update(repr(_describe(code)).encode())
     return digest.hexdigest()[:16]
+
+
+def _describe(value: object) -> object:
+    """A constant or compiled code as what decides its meaning."""
+    if isinstance(value, frozenset):
+        return sorted(map(repr, value))  # a set's own order differs from start to start
+    if not isinstance(value, CodeType):
+        return value
+    arguments = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
+    names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+    units = zip(value.co_code[::2], value.co_code[1::2], strict=True)
+    steps = bytes(byte for unit in units if unit[0] != _NOTHING for byte in unit)
+    return arguments, names, steps, [_describe(each) for each in value.co_consts]

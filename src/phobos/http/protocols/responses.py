@@ -46,7 +46,7 @@ class ReasoningField(msgspec.Struct):
 
     effort: _Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
-    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Any = None
 
 
 class TextField(msgspec.Struct):
@@ -63,7 +63,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True):
     input: Any = None
     instructions: str | None = None
     max_output_tokens: _Count | None = None
-    max_tool_calls: _Count | None = None
+    max_tool_calls: Any = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     include: list[str] | None = None
     tools: Any = None
@@ -91,7 +91,7 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
     """A responses request. Raises `RequestError`."""
     fields = sort_fields(body, _NAMES, strict=settings.strict_fields)
     asked = convert(_without_nulls(fields.values), ResponsesFields)
-    _refuse_what_needs_a_store(asked)
+    _refuse_what_is_not_here(asked)
     messages, place = parse_input(asked.instructions, asked.input)
     tools = parse_flat_tools(asked.tools, kinds=("function",), schema="parameters", strict=settings.strict_fields)
     effort = asked.reasoning.effort if asked.reasoning is not None else None
@@ -129,7 +129,19 @@ def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_what_needs_a_store(asked: ResponsesFields) -> None:
+def _refuse_what_is_not_here(asked: ResponsesFields) -> None:
+    if asked.max_tool_calls is not None:
+        raise RequestError(
+            "max_tool_calls cannot be honoured: it counts calls of tools that a server runs, and this one runs none",
+            code="unsupported_parameter",
+            param="max_tool_calls",
+        )
+    if asked.reasoning is not None and asked.reasoning.generate_summary is not None:
+        raise RequestError(
+            "reasoning.generate_summary cannot be honoured: the reasoning itself is returned, never a summary",
+            code="unsupported_parameter",
+            param="reasoning.generate_summary",
+        )
     for name in _NEEDS_A_STORE:
         if getattr(asked, name) is not None:
             raise RequestError(

@@ -1,9 +1,16 @@
-"""Chat templates by name, for files that bring none (`--chat-template NAME`). Written for this project.
+"""Where a chat template's source comes from: `--chat-template`, by name, file or text, else the model file.
 
-Each says what its family's models were trained on: roles, separators, where BOS and the end tokens stand.
+The named ones are for files that bring none, and were written for this project. Each says what its family's models
+were trained on: roles, separators, where BOS and the end tokens stand.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from phobos.errors import UsageError
 
 
 def _turns(body: str, generation: str) -> str:
@@ -51,3 +58,35 @@ NAMED_TEMPLATES = {
     "phi3": _turns("{{ '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}", "<|assistant|>\\n"),
     "zephyr": _turns("{{ '<|' + message.role + '|>\\n' + message.content + eos_token + '\\n' }}", "<|assistant|>\\n"),
 }
+
+
+def read_template(given: str) -> str:
+    """The source that `--chat-template` means: one of the named templates, the source itself, or a file's text.
+    Raises `UsageError`."""
+    if given in NAMED_TEMPLATES:
+        return NAMED_TEMPLATES[given]
+    if "{%" in given or "{{" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        names = ", ".join(sorted(NAMED_TEMPLATES))
+        raise UsageError(f"cannot read the chat template {given} ({reason}): name a file, or one of {names}") from error
+
+
+def find_template(metadata: Mapping[str, Any]) -> str | None:
+    """The source of a model file's own template, or None. A second one for requests that offer tools
+    (`tokenizer.chat_template.tool_use`) is used for those, and for all where it is the only one."""
+    plain, tooled = (_find_text(metadata, "tokenizer.chat_template" + name) for name in ("", ".tool_use"))
+    if plain is None or tooled is None:
+        return plain if tooled is None else tooled
+    # Each begins on a line of its own, as it does alone: the newline behind a block tag is not printed.
+    return "".join(
+        ("{% if tools %}\n", tooled.removesuffix("\n"), "{% else %}\n", plain.removesuffix("\n"), "{% endif %}")
+    )
+
+
+def _find_text(metadata: Mapping[str, Any], key: str) -> str | None:
+    found = metadata.get(key)
+    return found if isinstance(found, str) and found.strip() else None
