@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from phobos import machine
 from phobos.nvml import CardUse, CardWatch
+
+MAX_ASKERS = 256  # requests whose askers are remembered
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class RequestInfo:
     finish_reason: str | None = None
     n_draft: int = 0
     n_draft_accepted: int = 0
+    asker: str = ""  # whose key it carried
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,14 @@ class Counters:
     bytes_read: int | None = None  # engine: stays None where the backend cannot tell
     experts: ExpertCacheInfo | None = None  # engine: only for models whose experts are fetched
     cache: CacheInfo | None = None  # engine: replaced whole
+    askers: OrderedDict[str, str] = field(default_factory=OrderedDict)  # listener: of the last requests
     watch: CardWatch = field(default_factory=CardWatch)  # whoever takes a snapshot
+
+    def note_asker(self, request_id: str, name: str) -> None:
+        """Remember whose key a request carried."""
+        self.askers[request_id] = name
+        if len(self.askers) > MAX_ASKERS:
+            self.askers.popitem(last=False)
 
     def snapshot(self) -> Snapshot:
         """Copy the present values; safe from any thread."""
@@ -247,8 +257,8 @@ class Counters:
             decode_s=self.decode_s,
             passes=self.passes,
             slots=self.slots,
-            live=self.live,
-            recent=tuple(self.recent),
+            live=self._named(self.live),
+            recent=self._named(tuple(self.recent)),
             failure=self.failure,
             bytes_read=self.bytes_read,
             experts=self.experts,
@@ -256,6 +266,12 @@ class Counters:
             machine=read_machine(),
             card_uses=self.watch.read(self.card.bus_ids) if self.card is not None else (),
         )
+
+    def _named(self, requests: tuple[RequestInfo, ...]) -> tuple[RequestInfo, ...]:
+        """The requests with the names of those who asked."""
+        if not self.askers:
+            return requests
+        return tuple(replace(request, asker=self.askers.get(request.request_id, "")) for request in requests)
 
 
 def read_machine() -> MachineUse:

@@ -476,7 +476,7 @@ class SandboxedTemplate:
         template's own words where it refuses, fails or passes a bound."""
         _active.budget = _Budget()
         try:
-            return "".join(self._template.generate(**variables))
+            return "".join(self._template.generate(dict(variables)))
         except _TooMuchError as error:
             reason = f"the model's chat template was stopped: {error}"
         except TemplateError as error:

@@ -117,9 +117,10 @@ SERVE_FLAGS = [
          help="The model's name for clients."),
     flag("--strict-model", group=SERVER, is_flag=True, help="Refuse requests that name another model."),
     flag("--strict-fields", group=SERVER, is_flag=True, help="Refuse requests with fields Phobos does not know."),
-    flag("--api-key", group=SERVER, multiple=True, metavar="KEY", help="Require this API key; may be repeated."),
     flag("--api-key-file", group=SERVER, type=click.Path(path_type=Path), metavar="FILE",
-         help="File with API keys, one per line."),
+         help="Require one of the API keys in this file: one per line, KEY or NAME:KEY."),
+    flag("--api-key", group=SERVER, multiple=True, metavar="[NAME:]KEY",
+         help="Require this API key; may be repeated. Other users see it in the process list."),
     flag("--insecure", group=SERVER, is_flag=True, help="Allow serving on a public address without a key."),
     flag("--allowed-host", group=SERVER, multiple=True, metavar="NAME",
          help="A further Host name to accept; * for all."),
@@ -213,7 +214,7 @@ def read_serve(values: dict[str, Any], listen: str) -> ServeSettings:
     return ServeSettings(
         listen=listen,
         model_id=values["alias"],
-        api_keys=(*values["api_key"], *_keys_of_file(values["api_key_file"])),
+        api_keys=_read_keys(values),
         insecure=values["insecure"],
         allowed_hosts=tuple(values["allowed_host"]),
         cors_origins=tuple(values["cors_origin"]),
@@ -235,14 +236,11 @@ def read_serve(values: dict[str, Any], listen: str) -> ServeSettings:
     )
 
 
-def _keys_of_file(path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    try:
-        keys = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the keys in {path}: {error}") from error
-    keys = [key for key in keys if key and not key.startswith("#")]
-    if not keys:
-        raise UsageError(f"{path} holds no key: write one per line")
+def _read_keys(values: dict[str, Any]) -> tuple[str, ...]:
+    """The keys of the flags and of the file, checked."""
+    from phobos.http.transport.keys import KeyRing, read_key_file
+
+    path = values["api_key_file"]
+    keys = (*values["api_key"], *(read_key_file(path) if path is not None else ()))
+    KeyRing(keys)
     return keys

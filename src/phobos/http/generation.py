@@ -28,6 +28,7 @@ from phobos.http.delivery import EventStream, Mailbox, coalesce
 from phobos.http.metrics import Metrics
 from phobos.http.protocols.fields import reply_headers
 from phobos.http.served import ServedEngine, ServedModel, SlotActions, Ticket
+from phobos.http.short_prompts import is_short
 from phobos.http.transport.wire import (
     SSE_TYPE,
     Channel,
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("phobos.http")
 
 # A prompt of at most so much is prepared on the loop, where the last such one took no longer than this.
-SHORT_CHARS, SHORT_MESSAGES, QUICK_S = 1000, 8, 0.002
+QUICK_S = 0.002
 MAX_NOTED = 256
+MAX_MODEL_CHARS = 512
 
 T = TypeVar("T")
 Beat = Callable[[], Awaitable[None]]
@@ -256,23 +258,26 @@ class Generations:
         try:
             reply = await (self._stream(request, job, channel) if job.stream else self._whole(request, job))
         except asyncio.CancelledError:
-            log.info("%s cancelled: the client left after %.1f s", request.request_id, time.monotonic() - started_s)
+            log.info("%s cancelled: the client left after %.1f s", request.told, time.monotonic() - started_s)
             raise
         except Exception as error:
             if channel.opened or isinstance(error, ConnectionError):
                 raise
-            return job.dialect.error(_refuse(request.request_id, error))
-        log.info("%s completed in %.2f s", request.request_id, time.monotonic() - started_s)
+            return job.dialect.error(_refuse(request, error))
         return reply
 
     async def _whole(self, request: Request, job: Job) -> Response:
+        entered_s = time.monotonic()
         async with self._run(request.request_id, job, None) as (run, facts):
             fold = job.dialect.fold(facts)
             while run.n_open:
                 for choice, event in await self.next_events(run):
                     run.note(choice, event)
                     fold.push(choice, event)
-            return json_response(fold.reply(), headers=reply_headers(facts.queue_wait_s, run.ignored, run.left_open))
+            notes = reply_headers(facts.queue_wait_s, run.ignored, run.left_open)
+            reply = json_response(fold.reply(), headers=notes)
+        _note_completed(request, entered_s)
+        return reply
 
     async def _stream(self, request: Request, job: Job, channel: Channel) -> None:
         entered_s = time.monotonic()
@@ -303,13 +308,14 @@ class Generations:
                     if spoke and held and run.n_open:
                         await send(b"", facts.queue_wait_s)
                 await send(writer.end(), facts.queue_wait_s)
+            _note_completed(request, entered_s)
         except ConnectionError:
             raise
         except Exception as error:
             if not channel.opened and not spoke:
                 raise
             tail = writer if writer is not None else job.dialect.writer(_no_facts(request.request_id))
-            await send(tail.fail(_refuse(request.request_id, error)), time.monotonic() - entered_s)
+            await send(tail.fail(_refuse(request, error)), time.monotonic() - entered_s)
 
     @contextlib.asynccontextmanager
     async def _run(self, request_id: str, job: Job, beat: Beat | None) -> AsyncIterator[tuple[Run, ReplyFacts]]:
@@ -457,7 +463,11 @@ class Generations:
         return [results[index] for index in range(n)]
 
     def check_model(self, name: str | None, model: ServedModel) -> None:
-        """Refuse another model's name where names count."""
+        """Refuse another model's name where names count, and what is too long to be one: replies repeat it."""
+        if name is not None and len(name) > MAX_MODEL_CHARS:
+            raise RequestError(
+                f"model has more than {MAX_MODEL_CHARS} characters: send the model's name", param="model"
+            )
         if self.settings.strict_model and name not in (None, self.model_name(model)):
             raise RequestError(
                 f"the model {quoted(name)} is not here: this server has {quoted(self.model_name(model))}",
@@ -467,24 +477,17 @@ class Generations:
             )
 
 
-def is_short(request: GenerationRequest) -> bool:
-    """Whether a prompt is plain text and little of it."""
-    if request.tools or request.output.kind != "text" or request.template_kwargs:
-        return False
-    if request.prompt is not None:
-        return isinstance(request.prompt, str) and len(request.prompt) + len(request.suffix or "") <= SHORT_CHARS
-    messages = request.messages
-    n_chars = sum(len(message.content or "") + len(message.reasoning or "") for message in messages)
-    return len(messages) <= SHORT_MESSAGES and n_chars <= SHORT_CHARS and not any(m.tool_calls for m in messages)
+def _note_completed(request: Request, entered_s: float) -> None:
+    log.info("%s completed in %.2f s", request.told, time.monotonic() - entered_s)
 
 
-def _refuse(request_id: str, error: Exception) -> Refusal:
+def _refuse(request: Request, error: Exception) -> Refusal:
     refusal = refusal_of(error)
     if refusal.code in ("internal_error", "engine_error"):
-        log.error("%s failed: %s", request_id, type(error).__name__, exc_info=error)
+        log.error("%s failed: %s", request.told, type(error).__name__, exc_info=error)
     else:
         reason = f": {refusal.message}" if refusal.status == 429 else ""  # others may quote what a client wrote
-        log.info("%s refused: %d %s%s", request_id, refusal.status, refusal.code, reason)
+        log.info("%s refused: %d %s%s", request.told, refusal.status, refusal.code, reason)
     return refusal
 
 

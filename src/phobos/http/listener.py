@@ -25,6 +25,7 @@ from phobos.http.routes import Routes
 from phobos.http.served import ServedEngine
 from phobos.http.transport.addresses import Address, bind_socket, check_exposed, parse_address
 from phobos.http.transport.connection import Connection, ConnectionLimits
+from phobos.http.transport.keys import KeyRing
 from phobos.http.transport.roster import EXTRA_CONNECTIONS, FILES_BESIDE, Roster, Seldom, raise_file_limit, share_files
 from phobos.http.transport.security import build_guard
 from phobos.settings import ServeSettings
@@ -74,7 +75,8 @@ class Listener:
     def bind(self) -> str:
         """Take the address; returns it. Raises `UsageError` or `PhobosError`."""
         address = parse_address(self._settings.listen)
-        check_exposed(address, has_key=bool(self._settings.api_keys), insecure=self._settings.insecure)
+        has_key = bool(KeyRing(self._settings.api_keys))
+        check_exposed(address, has_key=has_key, insecure=self._settings.insecure)
         self._socket, self._address = bind_socket(address)
         self._counters.address = self.address
         return self.address

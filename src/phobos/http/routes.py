@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,7 +24,7 @@ from phobos.http.protocols.fields import decode_object
 from phobos.http.protocols.llama_completion import parse_llama_completion
 from phobos.http.protocols.openai import count_chat_tokens, parse_chat, parse_completion
 from phobos.http.protocols.responses import parse_response_job
-from phobos.http.transport.security import ALLOWED_METHODS, Guard
+from phobos.http.transport.security import ALLOWED_METHODS, Guard, is_from_browser
 from phobos.http.transport.wire import (
     Channel,
     Headers,
@@ -83,6 +84,10 @@ class Routes:
         if request.method == "OPTIONS":
             return Response(200, headers=self.guard.preflight(request.head))
         handler, _ = _find(request.path)
+        owner = self.guard.owner(request.head)
+        if owner is not None:
+            request = replace(request, asker=owner)
+            self.counters.note_asker(request.request_id, owner)
         if request.body and log.isEnabledFor(TRACE):
             log.log(TRACE, "%s %s: %s", request.request_id, request.path, request.body.decode("utf-8", "replace"))
         try:
@@ -92,7 +97,7 @@ class Routes:
                 raise
             refusal = refusal_of(error)
             if refusal.code == "internal_error":
-                log.error("%s failed: %s", request.request_id, type(error).__name__, exc_info=error)
+                log.error("%s failed: %s", request.told, type(error).__name__, exc_info=error)
             return _in_envelope(request.path, refusal, request.request_id)
 
     # --- rules ----------------------------------------------------------------------------------------------------
@@ -107,7 +112,7 @@ class Routes:
             allow = ", ".join((*methods, "OPTIONS"))
             message = f"this path takes {' and '.join(methods)}, not {head.method}"
             return Refusal(405, message, code="method_not_allowed", headers=(("allow", allow),))
-        if head.method == "POST" and not _is_json(head.header("content-type")):
+        if head.method == "POST" and not _is_json(head):
             message = "the body must be JSON: send Content-Type: application/json"
             return Refusal(415, message, code="unsupported_media_type")
         return None
@@ -132,12 +137,13 @@ def shown_path(path: str) -> str:
     return bounded(path, 128)
 
 
-def _is_json(content_type: str | None) -> bool:
-    """Whether a body may be JSON; a client that names no type is believed."""
-    if content_type is None:
-        return True
-    kind = content_type.partition(";")[0].strip().lower()
-    return kind in ("", "application/json", "text/json") or (kind.startswith("application/") and kind.endswith("+json"))
+def _is_json(head: RequestHead) -> bool:
+    """Whether a body may be JSON. A program that names no type is believed, a browser not: a page can have it send
+    bodies without a type to any server, unasked."""
+    kind = (head.header("content-type") or "").partition(";")[0].strip().lower()
+    if not kind:
+        return not is_from_browser(head)
+    return kind in ("application/json", "text/json") or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 # --- handlers -------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from phobos.folders import state_dir
+from phobos.private import make_private_folder
 from phobos.repl.commands import Command
 from phobos.repl.knobs import KNOBS
 
@@ -36,7 +37,7 @@ def history_path() -> Path:
 def open_history(path: Path) -> History:
     """The history file, made private; kept in memory where it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         path.touch(mode=0o600)
         with path.open("ab"):
             return FileHistory(path)

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from phobos.chat.messages import Message, Role, ToolCall
 from phobos.errors import FileError
+from phobos.private import open_private
 
 FENCE = "```"
 
@@ -169,7 +170,8 @@ def write_file(path: Path, text: str) -> None:
     """Write all or nothing. Raises `FileError`."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8", newline="\n")
+        with open(part, "w", encoding="utf-8", newline="\n", opener=open_private) as file:
+            file.write(text)
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True) if part.parent.is_dir() else None

@@ -19,7 +19,7 @@ from phobos.chat.dialects.dialect import Opening
 from phobos.chat.dialects.scanner import Scanner
 from phobos.engine.constrained.closing import RESERVE, Ending, JsonState
 from phobos.engine.constrained.grammar import Grammars, Plan
-from phobos.errors import UnavailableError
+from phobos.errors import RequestError, UnavailableError
 from phobos.kernels.backend import IntArray
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,8 @@ class Binding:
         if matcher.is_error():
             reason = matcher.get_error().splitlines()[0]
             log.warning("a grammar could not be followed: %s", reason)
-            raise UnavailableError("the grammar became too large to follow: make it simpler")
+            param = "tools" if self._plan is not None and self._plan.tools else "response_format"
+            raise RequestError(f"{param} asks for a format too large to follow: make it simpler", param=param)
         # What the library calls forced is what follows if anything does: the end is not counted among it.
         if not matcher.is_accepting():
             if markers := self._markers_begun():

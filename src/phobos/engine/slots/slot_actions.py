@@ -76,6 +76,8 @@ class SlotActions:
         store = self._stored(slot)
         path = store.folder.named(filename)
         started_s = time.perf_counter()
+        if path.is_dir():
+            raise RequestError(f"{filename} is a folder: name a file", param="filename")
         contents = self._call(slot, lambda residency: residency.read_out(slot)).result()
         if contents is None:
             raise RequestError(f"slot {slot} is empty: there is nothing to save", param="id_slot")

@@ -27,6 +27,7 @@ import numpy as np
 from phobos.engine.slots.archive import Archived
 from phobos.errors import FileError
 from phobos.kernels.backend import IntArray
+from phobos.private import open_private
 
 MAGIC = b"PHSLOT\x00\x01"
 MAX_HEAD_BYTES = 1 << 20
@@ -83,7 +84,7 @@ def write_slot_file(path: Path, identity: Identity, contents: Archived) -> int:
     opening = MAGIC + struct.pack("<Q", len(encoded)) + encoded + contents.tokens.astype("<i4").tobytes()
     aside = path.with_name(f"{path.name}.{os.getpid()}{WRITTEN_ASIDE}")
     try:
-        with aside.open("wb") as file:
+        with open(aside, "wb", opener=open_private) as file:
             file.write(opening + hashlib.sha256(opening).digest())
             for part in (*(state for _, state in states), contents.data):
                 file.write(part)

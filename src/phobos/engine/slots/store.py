@@ -33,6 +33,7 @@ from phobos.engine.slots.cache import HOLD_TOKENS, count_common, cut_to
 from phobos.engine.slots.slot_files import WRITTEN_ASIDE, Identity, read_head, read_slot_file, write_slot_file
 from phobos.errors import FileError, RequestError, UsageError
 from phobos.kernels.backend import IntArray
+from phobos.private import make_private_folder, open_private
 from phobos.sizes import format_bytes
 
 log = logging.getLogger(__name__)
@@ -62,8 +63,9 @@ class Folder:
         self.kept = path / KEPT_FOLDER
         self._lock: IO[bytes] | None = None
         try:
-            self.kept.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / ".lock").open("wb")
+            make_private_folder(self.kept)
+            self.kept.chmod(0o700)  # of an earlier version
+            self._lock = open(path / ".lock", "wb", opener=open_private)  # noqa: SIM115 (held while we run)
         except OSError as error:
             raise UsageError(
                 f"cannot use --slot-save-path {path}: {error.strerror}; name a folder to write to"

@@ -25,6 +25,14 @@ _ROLES: dict[str, Role] = {
 }
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
+RESERVED_KWARGS = frozenset(
+    {
+        *("self", "messages", "documents", "add_generation_prompt"),
+        *("tools", "functions", "xml_tools"),
+        *("bos_token", "eos_token", "unk_token", "pad_token"),
+    }
+)
+
 
 class CallBook:
     """Which calls a conversation has made, and which of them have no answer yet."""
@@ -50,6 +58,21 @@ class CallBook:
             reason = "is answered twice" if call_id in self._seen else "answers no call made before it"
             raise RequestError(f"{place} {quoted(call_id)} {reason}", code="invalid_tool_result", param=place)
         self._open.discard(call_id)
+
+
+def split_template_kwargs(given: dict[str, Any] | None) -> tuple[dict[str, Any], bool | None]:
+    """What goes to the template as it is, and whether it is told to reason. Raises `RequestError` for names that are
+    the server's own."""
+    kwargs = dict(given or {})
+    reserved = sorted(RESERVED_KWARGS & kwargs.keys())
+    if reserved:
+        param = f"chat_template_kwargs.{reserved[0]}"
+        raise RequestError(f"{param} cannot be set: it is the server's own", param=param)
+    thinking = kwargs.pop("enable_thinking", None)
+    if thinking is not None and not isinstance(thinking, bool):
+        param = "chat_template_kwargs.enable_thinking"
+        raise RequestError(f"{param} must be true or false", param=param)
+    return kwargs, thinking
 
 
 def parse_messages(value: Any, *, param: str = "messages") -> tuple[Message, ...]:

@@ -18,13 +18,14 @@ from phobos.chat.messages import MAX_TOP_LOGPROBS, GenerationRequest, OutputForm
 from phobos.errors import RequestError
 from phobos.http.generation import Job, ReplyFacts
 from phobos.http.protocols.fields import convert, sort_fields
-from phobos.http.protocols.openai import MAX_PROMPTS, parse_prompts, parse_stops
+from phobos.http.protocols.openai import MAX_BIASES, MAX_PROMPTS, parse_prompts, parse_stops
 from phobos.http.protocols.openai_reply import Ledger
 from phobos.http.protocols.sampling import LLAMA_SAMPLING
 from phobos.http.transport.wire import SSE_DONE, SSE_HEARTBEAT, Refusal, Response, sse
 from phobos.sampling_fields import FIELDS
 from phobos.settings import ServeSettings
 
+MAX_BIAS_CHARS = 256  # of a text that stands for its tokens
 MAX_PREDICT = 1 << 30  # what -1 stands for; the room left bounds it
 
 _STOP_TYPES = {"stop": "eos", "length": "limit", "tool_calls": "eos"}
@@ -137,11 +138,15 @@ def _parse_biases(value: Any) -> dict[int | str, float]:
     pairs = list(value.items()) if isinstance(value, dict) else value if value is not None else []
     if not isinstance(pairs, list):
         raise _wrong_bias()
+    if len(pairs) > MAX_BIASES:
+        raise RequestError(f"logit_bias holds more than {MAX_BIASES} pairs: send fewer", param="logit_bias")
     biases: dict[int | str, float] = {}
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise _wrong_bias()
         token, bias = pair
+        if isinstance(token, str) and len(token) > MAX_BIAS_CHARS:
+            raise RequestError(f"logit_bias has a text of more than {MAX_BIAS_CHARS} characters", param="logit_bias")
         if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 10:
             token = int(token)
         if bias is False:

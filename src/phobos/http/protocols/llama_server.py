@@ -13,7 +13,7 @@ from phobos.chat.messages import GenerationRequest
 from phobos.chat.tool_schemas import parse_tools
 from phobos.counters import Snapshot
 from phobos.errors import RequestError
-from phobos.http.protocols.conversation import parse_messages
+from phobos.http.protocols.conversation import parse_messages, split_template_kwargs
 from phobos.http.protocols.fields import convert, decode_object
 from phobos.http.served import ServedModel, SlotActions
 from phobos.sampling_fields import FIELDS, resolve
@@ -75,8 +75,9 @@ def detokenize(body: dict[str, Any], model: ServedModel) -> dict[str, Any]:
 def apply_template(body: dict[str, Any], model: ServedModel, request_id: str) -> dict[str, Any]:
     """The prompt a conversation becomes, as the model will read it."""
     asked = convert(_present(body), TemplateFields)
-    kwargs = dict(asked.chat_template_kwargs or {})
-    thinking = kwargs.pop("enable_thinking", asked.enable_thinking)
+    kwargs, thinking = split_template_kwargs(asked.chat_template_kwargs)
+    if thinking is None:
+        thinking = asked.enable_thinking
     request = GenerationRequest(
         request_id=request_id,
         messages=parse_messages(asked.messages),

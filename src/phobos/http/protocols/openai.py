@@ -24,7 +24,7 @@ from phobos.chat.messages import (
 from phobos.chat.tool_schemas import parse_tools
 from phobos.errors import RequestError
 from phobos.http.generation import Job
-from phobos.http.protocols.conversation import is_continued, parse_messages
+from phobos.http.protocols.conversation import is_continued, parse_messages, split_template_kwargs
 from phobos.http.protocols.fields import convert, sort_fields
 from phobos.http.protocols.openai_reply import ChatDialect, CompletionDialect
 from phobos.http.protocols.sampling import SAMPLING
@@ -34,6 +34,7 @@ from phobos.settings import ServeSettings
 
 MAX_STOPS = 16
 MAX_PROMPTS = 128
+MAX_BIASES = 1024
 
 _Count = Annotated[int, Meta(ge=1)]
 _Natural = Annotated[int, Meta(ge=0)]
@@ -105,7 +106,6 @@ class CompletionFields(SharedFields, kw_only=True):
 _CHAT_NAMES = frozenset(ChatFields.__struct_fields__) | SAMPLING.names
 _COMPLETION_NAMES = frozenset(CompletionFields.__struct_fields__) | SAMPLING.names
 _NOT_OFFERED = ("audio", "prediction", "functions", "function_call", "echo")
-_RESERVED_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "documents"})
 
 
 def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
@@ -219,6 +219,8 @@ def _wants_usage(asked: SharedFields) -> bool:
 
 def _logit_bias(value: dict[str, float] | None) -> Mapping[int, float]:
     biases: dict[int, float] = {}
+    if value is not None and len(value) > MAX_BIASES:
+        raise RequestError(f"logit_bias holds more than {MAX_BIASES} tokens: send fewer", param="logit_bias")
     for key, bias in (value or {}).items():
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             raise RequestError(f"logit_bias: {quoted(key)} is no token id", param="logit_bias")
@@ -255,15 +257,7 @@ def parse_prompts(value: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
 
 def _parse_thinking(asked: ChatFields) -> tuple[bool, dict[str, Any]]:
     """Whether to reason, and what else the template is told."""
-    kwargs = dict(asked.chat_template_kwargs or {})
-    reserved = sorted(_RESERVED_KWARGS & kwargs.keys())
-    if reserved:
-        param = f"chat_template_kwargs.{reserved[0]}"
-        raise RequestError(f"{param} cannot be set: it is the server's own", param=param)
-    wanted = kwargs.pop("enable_thinking", None)
-    if wanted is not None and not isinstance(wanted, bool):
-        param = "chat_template_kwargs.enable_thinking"
-        raise RequestError(f"{param} must be true or false", param=param)
+    kwargs, wanted = split_template_kwargs(asked.chat_template_kwargs)
     if wanted is None:
         wanted = asked.enable_thinking
     if wanted is None:

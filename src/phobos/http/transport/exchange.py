@@ -155,7 +155,10 @@ class Exchange:
             return self._malformed(501, "this method is not known")
         self.state = State.BODY
         self._head_only = method == "HEAD"
-        path, _, query = _origin_form(target).partition("?")
+        host, place = _split_target(target)
+        if host is not None:  # RFC 9112, 3.2.2: it counts, whatever the Host header says
+            headers = (("host", host), *(line for line in headers if line[0] != "host"))
+        path, _, query = place.partition("?")
         waits = self._h11.they_are_waiting_for_100_continue
         return RequestHead(method, path, query, headers, version, waits)
 
@@ -268,13 +271,14 @@ def _plausible(buffer: bytearray, start: int) -> bool:
     return all(65 <= byte <= 90 for byte in buffer[start : start + 3])
 
 
-def _origin_form(target: str) -> str:
-    """The path of a target, also of an absolute one as proxies send it."""
+def _split_target(target: str) -> tuple[str | None, str]:
+    """Host and path of a target; the host only of an absolute one, as proxies send it."""
     for scheme in ("http://", "https://"):
         if target.lower().startswith(scheme):
-            _, slash, rest = target[len(scheme) :].partition("/")
-            return slash + rest if slash else "/"
-    return target
+            host, slash, rest = target[len(scheme) :].partition("/")
+            host, mark, query = host.partition("?")
+            return host, slash + rest if slash else "/" + mark + query
+    return None, target
 
 
 def _framing_problem(head: bytes) -> Malformed | None:

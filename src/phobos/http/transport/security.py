@@ -1,13 +1,14 @@
-"""Who may ask: keys, the Host guard against DNS rebinding, and CORS. Pure rules over a request's head."""
+"""Who may ask: keys, the Host guard against DNS rebinding, pages of other sites, and CORS. Pure rules over a request's
+head; `docs/security.md` says what they are for."""
 
 from __future__ import annotations
 
-import hmac
 import logging
 import re
 from dataclasses import dataclass
 
 from phobos.http.transport.addresses import Address, is_loopback
+from phobos.http.transport.keys import KeyRing
 from phobos.http.transport.wire import Headers, Refusal, RequestHead
 from phobos.settings import ServeSettings
 
@@ -24,7 +25,7 @@ _OPEN_PATHS = frozenset({"/health", "/v1/health", "/"})
 class Guard:
     """The rules of one server."""
 
-    keys: tuple[bytes, ...]
+    keys: KeyRing
     hosts: frozenset[str]
     any_host: bool
     origins: frozenset[str]
@@ -40,8 +41,10 @@ class Guard:
                 "permission_error",
                 code="forbidden",
             )
-        if head.method == "OPTIONS" or head.path in _OPEN_PATHS or self.knows_key(head):
+        if head.method == "OPTIONS" or head.path in _OPEN_PATHS:
             return None
+        if self.knows_key(head):
+            return self._refuse_page(head)
         return Refusal(
             401,
             "the API key is missing or wrong: send it as Authorization: Bearer KEY, or as x-api-key",
@@ -51,19 +54,32 @@ class Guard:
         )
 
     def knows_key(self, head: RequestHead) -> bool:
-        """Whether the request carries a key, in constant time for each key; every request does where none is set."""
-        if not self.keys:
-            return True
+        """Whether the request carries a key; every request does where none is set."""
+        return not self.keys or self.owner(head) is not None
+
+    def owner(self, head: RequestHead) -> str | None:
+        """Whose key a request carries; None where it carries none, or none is set."""
         given = [head.header("x-api-key") or ""]
         scheme, _, token = (head.header("authorization") or "").partition(" ")
         if scheme.lower() == "bearer":
             given.append(token.strip())
-        found = False
-        for candidate in given:
-            data = candidate.encode("utf-8", "surrogateescape")
-            for key in self.keys:
-                found |= hmac.compare_digest(data, key)
-        return found
+        return self.keys.owner(given)
+
+    def _refuse_page(self, head: RequestHead) -> Refusal | None:
+        """Where no key is set, a request that changes or computes something is not for pages of strangers: browsers
+        send what a page wants and say whose page it is. Who sends a key has been trusted with it."""
+        if head.method in ("GET", "HEAD") or self.keys:
+            return None
+        origin = head.header("origin")
+        is_foreign = not self.knows_origin(origin) if origin is not None else _is_cross_site(head)
+        if not is_foreign:
+            return None
+        return Refusal(
+            403,
+            "a web page of another site asks: allow its origin with --cors-origin, or set an API key",
+            "permission_error",
+            code="forbidden_origin",
+        )
 
     def knows_host(self, host: str | None) -> bool:
         """Whether a Host header names this server. HTTP/1.0 clients send none."""
@@ -122,13 +138,22 @@ def build_guard(settings: ServeSettings, address: Address) -> Guard:
     hosts = {host_name(host) or host.lower() for host in settings.allowed_hosts if host != "*"}
     replacing = [origin for origin in settings.cors_origins if not origin.startswith("+")]
     return Guard(
-        keys=tuple(key.encode() for key in settings.api_keys),
+        keys=KeyRing(settings.api_keys),
         hosts=frozenset(hosts | set(address.host_names)),
         any_host="*" in settings.allowed_hosts,
         origins=frozenset(origin.lstrip("+").rstrip("/") for origin in settings.cors_origins),
         any_origin=any(origin.lstrip("+") == "*" for origin in settings.cors_origins),
         local_origins=not replacing,
     )
+
+
+def is_from_browser(head: RequestHead) -> bool:
+    """Whether headers that only browsers send, and no page can leave out, are there."""
+    return any(name == "origin" or name.startswith("sec-fetch-") for name, _ in head.headers)
+
+
+def _is_cross_site(head: RequestHead) -> bool:
+    return (head.header("sec-fetch-site") or "").strip().lower() == "cross-site"
 
 
 def host_name(host: str) -> str | None:

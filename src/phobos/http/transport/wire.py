@@ -44,12 +44,19 @@ class RequestHead:
 
 @dataclass(frozen=True)
 class Request:
-    """A whole request. `peer` is the client's address without port, or "unix"."""
+    """A whole request. `peer` is the client's address without port, or "unix"; `asker` the name of the owner of the
+    key it carries, "" where none is asked for."""
 
     head: RequestHead
     body: bytes
     peer: str
     request_id: str
+    asker: str = ""
+
+    @property
+    def told(self) -> str:
+        """What logs call it."""
+        return f"{self.request_id} for {self.asker}" if self.asker else self.request_id
 
     @property
     def method(self) -> str:

@@ -153,7 +153,10 @@ def _row(
 ) -> Content:
     live = request.phase != "done"
     colour = palette.text if live else palette.dim
-    name = request.request_id
+    name = f"{request.asker} {request.request_id}" if request.asker else request.request_id
+    if len(name) > id_width and request.asker:
+        name = f"{request.asker[: id_width // 2]} " + request.request_id
+        name = name[: id_width // 2 + 1] + "…" + name[id_width // 2 + 2 - id_width :]
     if len(name) > id_width:
         name = "…" + name[1 - id_width :]  # the end is what tells requests apart
     facts = "".join(f"{column.text(request, now_s):>{column.width}}" for column in shown)

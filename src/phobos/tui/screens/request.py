@@ -66,6 +66,7 @@ def request_lines(request: RequestInfo, now_s: float, width: int, palette: Palet
     drafts = f"{whole_text(request.n_draft_accepted)} of {whole_text(request.n_draft)}" if request.n_draft else UNKNOWN
     facts = [
         ("phase", request.finish_reason or request.phase),
+        *([("asked by", request.asker)] if request.asker else []),
         ("slot", UNKNOWN if request.slot is None else str(request.slot)),
         ("prompt", f"{whole_text(request.n_prompt)} tokens"),
         ("  reused", f"{whole_text(request.n_cached)} ({share_text(_share(request.n_cached, request.n_prompt))})"),
