@@ -10,7 +10,6 @@ failed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -20,10 +19,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from installing import NotInstallableError, install
 from local_server import serve
 
 CLIENTS = Path(__file__).with_name("clients")
-INSTALL_S = 400
 RUN_S = 150
 
 
@@ -50,60 +49,21 @@ TABLE = (
 )
 
 
-class NotInstallableError(Exception):
-    """The packages could not be had."""
-
-
-def install(client: Client, folder: Path) -> list[str]:
-    """The command that runs the client's program, its packages installed below `folder`."""
+def prepare(client: Client, folder: Path) -> tuple[list[str], str]:
+    """The command that runs the client's program, its packages installed below `folder`, and their versions."""
     home = folder / client.name.replace(" ", "-")
-    home.mkdir(parents=True, exist_ok=True)
+    installed = install(client.packages, home, is_node=client.is_node)
     program = CLIENTS / client.program
     if client.is_node:
-        node, npm = shutil.which("node"), shutil.which("npm")
-        if node is None or npm is None:
-            raise NotInstallableError("node and npm are not installed")
-        if not (home / "node_modules").is_dir():
-            _run_installer([npm, "install", "--no-audit", "--no-fund", *client.packages], home)
-        shutil.copy(program, home)
-        return [node, str(home / program.name)]
-    python = home / "bin" / "python"
-    if not python.exists():
-        _run_installer([sys.executable, "-m", "venv", str(home)], home)
-        try:
-            _run_installer([str(python), "-m", "pip", "install", "--quiet", *client.packages], home)
-        except NotInstallableError:
-            shutil.rmtree(home)
-            raise
-    return [str(python), str(program)]
-
-
-def _run_installer(command: list[str], home: Path) -> None:
-    try:
-        ran = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise NotInstallableError(f"installing took more than {INSTALL_S} s") from error
-    if ran.returncode:
-        raise NotInstallableError((ran.stderr.strip().splitlines() or ["no reason given"])[-1])
-
-
-def read_versions(client: Client, folder: Path) -> str:
-    """What was installed, such as "openai 1.2.3"."""
-    home = folder / client.name.replace(" ", "-")
-    if client.is_node:
-        found = [json.loads((home / "node_modules" / name / "package.json").read_text()) for name in client.packages]
-        return ", ".join(f"{package['name']} {package['version']}" for package in found)
-    code = "import sys; from importlib.metadata import version as v; print(*[f'{n} {v(n)}' for n in sys.argv[1:]])"
-    python = str(home / "bin" / "python")
-    return subprocess.run(
-        [python, "-c", code, *client.packages], capture_output=True, text=True, check=True
-    ).stdout.strip()
+        shutil.copy(program, home)  # beside its modules
+        return ["node", str(home / program.name)], installed.describe_versions()
+    return [str(installed.programs / "python"), str(program)], installed.describe_versions()
 
 
 def check(client: Client, folder: Path, address: str) -> str:
     """One client's outcome: "passed ...", "failed ..." or "not installable ..."."""
     try:
-        command = install(client, folder)
+        command, versions = prepare(client, folder)
     except NotInstallableError as error:
         return f"not installable: {error}"
     began_s = time.monotonic()
@@ -125,7 +85,7 @@ def check(client: Client, folder: Path, address: str) -> str:
     words = ran.stdout.strip().splitlines()
     if ran.returncode:
         return "failed: " + "\n    ".join([*words, *ran.stderr.strip().splitlines()][-12:])
-    return f"passed in {time.monotonic() - began_s:.1f} s with {read_versions(client, folder)}: {words[-1]}"
+    return f"passed in {time.monotonic() - began_s:.1f} s with {versions}: {words[-1]}"
 
 
 def main() -> int:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
 @contextmanager
-def serve(model: str, *flags: str) -> Iterator[str]:
-    """The address, such as `http://127.0.0.1:40123`, of a server of the model with these flags."""
-    program = Path(sys.executable).with_name("phobos-cli")
-    command: Sequence[str] = [str(program), "-m", model, "--listen", "127.0.0.1:0", "--no-tui", *flags]
+def serve(model: str, *flags: str, program: Sequence[str] = (), environment: Mapping[str, str] = {}) -> Iterator[str]:
+    """The address, such as `http://127.0.0.1:40123`, of a server of the model with these flags; of `program` in place
+    of `phobos-cli`."""
+    started = program or [str(Path(sys.executable).with_name("phobos-cli"))]
+    command = [*started, "-m", model, "--listen", "127.0.0.1:0", "--no-tui", *flags]
     with tempfile.TemporaryFile("w+") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
+        server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
         try:
             yield f"http://{_find_address(server, log)}"
         finally:
