@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phobos.chat.events import Finished, Timings, Usage
-from phobos.engine.scheduler import FIRST_CHUNK, SMALLEST_ALONE, Chunk, Pace, PromptView, Rows, build_batch, plan_chunks
+from phobos.engine.scheduler import FIRST_CHUNK, SMALLEST_ALONE, Chunk, Pace, PromptView, plan_chunks
+from phobos.engine.slots.rows import Rows, build_batch
 
 prompt_views = st.lists(
     st.tuples(st.integers(1, 5000), st.integers(-1, 50), st.none() | st.integers(0, 64), st.booleans()), max_size=6
@@ -89,7 +90,7 @@ def test_the_engine_serves_a_long_prompt_beside_clients_that_loop(make_bench: Ca
         if isinstance(event, Finished) and not long.events[1:] and n_short < 1000:
             n_short += 1
             request = bench.request("xyz", max_tokens=1)
-            bench.engine.submit(request, bench.model.prepare(request), loop)
+            bench.engine.submit(bench.model.prepare(request), loop)
 
     for _ in range(3):
         loop(Finished("stop", Usage(1, 0, 1), Timings(0, 0, 0)))

@@ -26,13 +26,14 @@ from phobos.counters import Counters
 from phobos.engine.model import Model, Prepared
 from phobos.engine.reading import Reader, Results, next_rows
 from phobos.engine.sampler import Sampler
-from phobos.engine.scheduler import Pace, Rows, mark_of, plan_chunks, view_prompts
+from phobos.engine.scheduler import Pace, mark_of, plan_chunks, view_prompts
 from phobos.engine.scoring import PromptReading, open_reading
 from phobos.engine.sequence import Admission, Sequence
 from phobos.engine.slots.archive import Archive
 from phobos.engine.slots.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting
 from phobos.engine.slots.forks import WAIT, ForkPlan, Forks, Trunk
 from phobos.engine.slots.residency import Residency
+from phobos.engine.slots.rows import Rows
 from phobos.engine.slots.slot_actions import Calls, SlotActions
 from phobos.engine.slots.store import Store
 from phobos.engine.speculative.lookahead import Lookahead

@@ -31,8 +31,7 @@ from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
 from phobos.kernels.backend import Backend, Progress, cache_bound
-from phobos.kernels.cpu.compiling.compiler import load_kernels
-from phobos.kernels.sampling import KERNELS as SAMPLING_KERNELS
+from phobos.kernels.sampling import load_row_kernels
 from phobos.machine import read_memory, release_free_memory
 from phobos.sampling_fields import FIELDS
 from phobos.settings import EngineSettings, SamplingDefaults
@@ -222,7 +221,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> Model:
             check_draft(settings.draft_path, gguf)
         with ThreadPoolExecutor(2, thread_name_prefix="phobos-load") as pool:
             words = pool.submit(_load_words, gguf, settings)
-            sampling_kernels = pool.submit(load_kernels, SAMPLING_KERNELS)
+            sampling_kernels = pool.submit(load_row_kernels)
             if settings.slot_save_path is not None:
                 pool.submit(digest_sources)  # `identify` asks for it
             backend, info = open_backend(build_program(gguf), gguf, settings, progress)

@@ -17,9 +17,9 @@ import numpy as np
 from phobos.chat.events import Event
 from phobos.counters import Counters
 from phobos.engine.sampler import read_logprobs
-from phobos.engine.scheduler import Rows, build_batch
 from phobos.engine.scoring import PromptReading
 from phobos.engine.sequence import Sequence
+from phobos.engine.slots.rows import Rows, build_batch
 from phobos.errors import UnavailableError
 from phobos.kernels.backend import Backend, FloatArray, IntArray
 from phobos.kernels.sampling import RowKernels

@@ -26,7 +26,7 @@ from phobos.errors import PhobosError, RequestError, UnavailableError
 from phobos.http.admission import Admission, Place
 from phobos.http.delivery import EventStream, Mailbox, coalesce
 from phobos.http.metrics import Metrics
-from phobos.http.protocols.fields import reply_headers
+from phobos.http.reply_headers import reply_headers
 from phobos.http.served import ServedEngine, ServedModel, SlotActions, Ticket
 from phobos.http.short_prompts import is_short
 from phobos.http.transport.wire import (

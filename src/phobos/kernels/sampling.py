@@ -66,6 +66,11 @@ def random_bits(key: int, position: int) -> int:
     return (z ^ (z >> 31)) >> 11
 
 
+def load_row_kernels() -> None:
+    """Compile or load the kernels ahead of the first `RowKernels`."""
+    load_kernels(KERNELS)
+
+
 class RowKernels:
     """Reads rows of `n_vocab` logits. Loading compiles what the kernel cache lacks; `report` hears of each kernel."""
 

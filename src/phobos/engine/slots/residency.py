@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phobos.counters import CacheInfo
-from phobos.engine.scheduler import Rows
 from phobos.engine.slots.archive import Archive, Archived
 from phobos.engine.slots.cache import HOLD_TOKENS, ReusePlan, Slots, count_common, plan_reuse
+from phobos.engine.slots.rows import Rows
 from phobos.engine.slots.store import Kept, Store
 from phobos.kernels.backend import Backend, cache_bound
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from phobos.archs import build_program
 from phobos.counters import LoadProgress
 from phobos.engine.costs import PassCosts
-from phobos.engine.scheduler import Rows, build_batch
 from phobos.engine.sequence import Sequence
 from phobos.engine.slots.cache import count_common
+from phobos.engine.slots.rows import Rows, build_batch
 from phobos.engine.speculative.guesses import Guess, Record
 from phobos.errors import UsageError
 from phobos.gguf.reader import GGUF, open_gguf

@@ -17,7 +17,8 @@ from phobos.chat.events import Embedded
 from phobos.chat.messages import EmbedRequest
 from phobos.errors import NO_EMBEDDINGS, RequestError, UnavailableError
 from phobos.http.generation import Generations
-from phobos.http.protocols.fields import convert, reply_headers, sort_fields
+from phobos.http.protocols.fields import convert, sort_fields
+from phobos.http.reply_headers import reply_headers
 from phobos.http.served import ServedModel
 from phobos.http.transport.wire import Response, json_response
 

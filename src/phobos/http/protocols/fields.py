@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from phobos.errors import RequestError
-from phobos.http.transport.wire import Headers, bounded, quoted
+from phobos.http.reply_headers import MAX_NAME_BYTES, MAX_NAMES_REPORTED
+from phobos.http.transport.wire import bounded, quoted
 
 MAX_DEPTH = 128
-MAX_NAMES_REPORTED = 8
-MAX_NAME_BYTES = 64
 
 # Fields of the hosted service that have no meaning here.
 BOOKKEEPING = frozenset(
@@ -136,19 +135,3 @@ def split_reason(message: str, prefix: str = "") -> tuple[str, str | None]:
         reason = "this field is required"
     joined = prefix + ("." if prefix and path and not path.startswith("[") else "") + path
     return reason, joined or None
-
-
-def list_names(names: tuple[str, ...], *, most: int = MAX_NAMES_REPORTED, n_bytes: int = MAX_NAME_BYTES) -> str:
-    """A header's list of fields or places: some of them, each bounded and made safe for a header."""
-    safe = [re.sub(r"[^A-Za-z0-9_.$\[\]-]", "?", name)[:n_bytes] for name in names[:most]]
-    return ", ".join(safe)
-
-
-def reply_headers(queue_wait_s: float, ignored: tuple[str, ...], left_open: tuple[str, ...] = ()) -> Headers:
-    """What a generation's reply tells in its headers."""
-    headers: Headers = (("x-phobos-queue-wait-ms", str(round(queue_wait_s * 1000))),)
-    if ignored:
-        headers = (*headers, ("x-phobos-ignored-fields", list_names(ignored)))
-    if left_open:
-        headers = (*headers, ("x-phobos-unenforced", list_names(left_open, most=32, n_bytes=160)))
-    return headers

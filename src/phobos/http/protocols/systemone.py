@@ -24,7 +24,8 @@ from phobos.decide import (
     plan_decision,
 )
 from phobos.http.generation import Generations
-from phobos.http.protocols.fields import reply_headers, sort_fields
+from phobos.http.protocols.fields import sort_fields
+from phobos.http.reply_headers import reply_headers
 from phobos.http.transport.wire import Response, bounded, json_response, quoted
 
 MAX_QUESTIONS = 64
