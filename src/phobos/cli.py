@@ -26,7 +26,7 @@ from phobos.printable import printable
 
 PROGRAM = "phobos-cli"
 COMMANDS = (
-    "chat", "pull", "models", "ps", "stop", "log", "inspect", "plan", "doctor", "bench", "warm", "completion",
+    "chat", "chats", "pull", "models", "ps", "stop", "log", "inspect", "plan", "doctor", "bench", "warm", "completion",
 )  # fmt: skip
 ASK = "ask"
 _IN_MEMORY = (

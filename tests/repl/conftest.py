@@ -24,6 +24,7 @@ from phobos.counters import Counters
 from phobos.errors import PhobosError
 from phobos.repl.desk import LOOKS, Desk
 from phobos.repl.exchange import Answer
+from phobos.repl.keeper import Keeper
 from phobos.repl.local import LocalPartner
 from phobos.repl.partner import Partner
 from phobos.repl.session import AskHooks, Session
@@ -228,7 +229,7 @@ class Bench:
         self._out = io.StringIO()
         console = Console(file=self._out, width=100, theme=LOOKS, highlight=False, markup=False, emoji=False)
         partner: Partner = LocalPartner(self.engine, ["other.gguf"])  # type: ignore[arg-type]
-        self.desk = Desk(Session(settings, partner), console, self._change)
+        self.desk = Desk(Session(settings, partner), console, Keeper(wanted=False), self._change)
         self.front = QuietFront(self.desk)
         self.opened: list[str] = []
 

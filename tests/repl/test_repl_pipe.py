@@ -31,7 +31,7 @@ def test_a_message_a_line(tmp_path: Path, model_file: Path) -> None:
 
 def test_commands_work_and_speak_on_standard_error(tmp_path: Path, model_file: Path) -> None:
     path = tmp_path / "talk.json"
-    lines = f"hello\n/save {path}\n/clear\n/nosuch is a message\nthink of a document\n/quit\nnever asked\n"
+    lines = f"hello\n/save {path}\n/clear\n//nosuch is a message\nthink of a document\n/quit\nnever asked\n"
     done = pipe(tmp_path, model_file, lines.encode())
     out = done.stdout.decode()
     assert done.returncode == 0
@@ -48,7 +48,8 @@ def test_commands_work_and_speak_on_standard_error(tmp_path: Path, model_file: P
         (b"hello\nplease fail\nnever asked\n", b"the engine fell over"),
         (b"hello\n/set temp hot\n", b"temp must be a number"),
         (b"hello\n/edit\n", b"/edit needs a terminal"),
-        (b"hello\n\xff\xfe\n", b"not UTF-8"),
+        (b"hello\n/nosuch is no message\n", b"there is no /nosuch"),
+        (b"hello\n\xff\xfe\n", b"not valid UTF-8"),
     ],
 )
 def test_the_first_failure_ends_it(tmp_path: Path, model_file: Path, text: bytes, sentence: bytes) -> None:

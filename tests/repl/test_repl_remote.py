@@ -326,7 +326,7 @@ def test_guesses_are_read_from_the_timings() -> None:
 
 @pytest.mark.parametrize("end", ["", "data: [DONE]\n\n"])
 def test_a_stream_cut_short_is_a_failure(end: str) -> None:
-    with pytest.raises(UnavailableError, match="before it was whole"):
+    with pytest.raises(UnavailableError, match="ended the answer early"):
         list(read_events(iter(stream(delta(content="a"), end=end)), ADDRESS))
 
 
@@ -357,7 +357,7 @@ def test_a_chat_on_a_terminal_through_a_server(serve: Serve, start_chat: Callabl
     assert f"on {server.url}" in chat.text
     assert "Answer 1: 1 lines, 5 letters, hello" in chat.ask("hello")
     assert server.url in chat.ask("/stats", "runs .*")
-    assert "has one model" in chat.ask("/model other", "has one model")
+    assert "serves one model" in chat.ask("/model other", "serves one model")
     assert chat.quit() == 0
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from .conftest import PseudoTerminal
 
@@ -98,8 +101,8 @@ def test_save_and_load(start_chat: StartChat, tmp_path: Path) -> None:
     assert "Answer 2: 1 lines, 5 letters, again <system><user><assistant><user>" in other.ask("again")
     # Another's file is not overwritten without asking; the chat's own is.
     (tmp_path / "mine.json").write_text("mine")
-    other.ask(f"/save {tmp_path}/mine.json", r"replace it\?")
-    other.ask("n", "is kept")
+    other.ask(f"/save {tmp_path}/mine.json", r"Replace it\?")
+    other.ask("n", "was left as it is")
     assert (tmp_path / "mine.json").read_text() == "mine"
     other.ask("/save", "saved 5 messages")
     assert len(json.loads(path.read_text())) == 5
@@ -131,7 +134,7 @@ def test_reasoning_folds_and_is_shown_again(start_chat: StartChat) -> None:
     shown = chat.ask("think about it")
     assert re.search(r"thought for \d\.\d\d s, 4 words \(/think show\)", shown)
     assert "first this, then that" in chat.ask("/think show", "then that")
-    chat.ask("/think keep", "stays as it is")
+    chat.ask("/think keep", "stays open")
     shown = chat.ask("think again")
     assert "/think show" not in shown and "thought for" in shown
 
@@ -158,7 +161,7 @@ def test_failures_are_told_and_the_chat_goes_on(start_chat: StartChat) -> None:
     chat = start_chat()
     assert "the engine fell over" in chat.ask("please fail", "start again")
     assert "did you mean /stats?" in chat.ask("/stat", "did you mean")
-    assert "/load FILE.json" in chat.ask("/load", "say what")
+    assert "/load FILE.json" in chat.ask("/load", "usage: /load FILE.json")
     assert "cannot read /no/such/file" in chat.ask("/load /no/such/file", "cannot read")
     # The failed question is not part of the conversation; a path is no command.
     assert "Answer 1: 1 lines, 16 letters, /etc/passwd, no? <user>" in chat.ask("/etc/passwd, no?")
@@ -173,3 +176,34 @@ def test_colours_only_where_they_are_wanted(start_chat: StartChat) -> None:
     plain = start_chat(NO_COLOR="1")
     plain.ask("show a document")
     assert not colour.search(plain.raw)
+
+
+@pytest.mark.parametrize("word", ["exit", "/bye", "Quit"])
+def test_words_that_leave_other_chats_leave_this_one(start_chat: StartChat, word: str) -> None:
+    chat = start_chat()
+    chat.wait("> ")
+    assert chat.quit(f"{word}\r") == 0
+
+
+def test_a_conversation_is_kept_and_continued(start_chat: StartChat, tmp_path: Path) -> None:
+    chat = start_chat()
+    chat.wait("> ")
+    chat.ask("remember me")
+    chat.child.kill(signal.SIGKILL)  # a closed window loses nothing
+    (kept,) = (tmp_path / "state" / "phobos" / "chats").glob("*.json")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    again = start_chat("--continue")
+    again.wait("> ")
+    again.ask("and me")
+    assert again.quit() == 0
+    (kept,) = (tmp_path / "state" / "phobos" / "chats").glob("*.json")
+    asked = [message["content"] for message in json.loads(kept.read_text()) if message["role"] == "user"]
+    assert asked == ["remember me", "and me"]
+
+
+def test_no_conversation_is_kept_where_that_is_unwanted(start_chat: StartChat, tmp_path: Path) -> None:
+    chat = start_chat("--no-history")
+    chat.wait("> ")
+    chat.ask("forget me")
+    assert chat.quit() == 0
+    assert not (tmp_path / "state" / "phobos" / "chats").exists()

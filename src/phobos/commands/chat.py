@@ -19,6 +19,9 @@ CHAT_FLAGS = [
          help="Talk to a running server instead of loading a model."),
     flag("--no-attach", group="Chat", is_flag=True, help="Load a model here even if a server runs."),
     flag("--system", "-sys", "system", group="Chat", metavar="TEXT", help="System prompt."),
+    flag("--continue", "goes_on", group="Chat", is_flag=True, help="Continue the latest conversation."),
+    flag("--history/--no-history", "history", group="Chat", default=True,
+         help="Keep conversations, so that they can be continued (see `phobos-cli chats`)."),
     flag("--think/--no-think", group="Chat", default=False, help="Let the model reason first."),
 ]  # fmt: skip
 
@@ -45,6 +48,8 @@ def command(attach: str | None, no_attach: bool, **values: Any) -> int:
         api_key=_first_key(),
         system=values["system"],
         think=values["think"],
+        goes_on=values["goes_on"],
+        keeps=values["history"],
         sampling=options.read_sampling(values),
     )
     return repl.chat(settings)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from phobos.errors import PhobosError, UsageError
 from phobos.repl.desk import Desk, make_console
+from phobos.repl.keeper import Keeper
 from phobos.repl.partner import Partner
 from phobos.repl.session import Session
 from phobos.repl.settings import ChatSettings
@@ -29,8 +30,11 @@ def chat(settings: ChatSettings) -> int:
     console = make_console(to_stderr=not on_terminal)
     with keys_kept():
         partner = open_partner(settings, lambda text: console.print(text, style="dim"))
-    desk = Desk(Session(settings, partner), console, lambda name: _change_model(desk, settings, name))
+    keeper = Keeper(wanted=settings.keeps and on_terminal)
+    desk = Desk(Session(settings, partner), console, keeper, lambda name: _change_model(desk, settings, name))
     try:
+        if settings.goes_on:
+            desk.session.transcript.replace(keeper.resume())
         if settings.think and not partner.info.can_think:
             raise UsageError("this model's chat format has no reasoning: leave --think out")
         if on_terminal:

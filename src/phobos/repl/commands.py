@@ -32,7 +32,10 @@ from phobos.repl.transcript import (
 )
 from phobos.sizes import format_seconds
 
-_COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?\Z", re.DOTALL)
+_COMMAND = re.compile(r"/([a-z?]+)(?:\s+(.*))?\Z", re.DOTALL | re.IGNORECASE)
+# What users of other programs type.
+_OTHER_NAMES = {"exit": "quit", "bye": "quit", "q": "quit", "?": "help", "h": "help", "new": "clear", "reset": "clear"}
+BARE_WORDS = {"exit": "quit", "quit": "quit", "bye": "quit", "?": "help"}
 SHOWN_TOKENS = 200
 
 
@@ -48,9 +51,19 @@ class Command:
 
 
 def parse_command(line: str) -> tuple[str, str] | None:
-    """The command's name and argument, or None where the line is a message."""
+    """The command's name and argument, or None where the line is a message. Two slashes begin a message with one."""
     found = _COMMAND.match(line.strip())
-    return (found[1], (found[2] or "").strip()) if found is not None else None
+    if found is None:
+        return None
+    name = _OTHER_NAMES.get(found[1].lower(), found[1].lower())
+    if found[1] != found[1].lower() and name not in {command.name for command in COMMANDS}:
+        return None  # "/Users are people"
+    return name, (found[2] or "").strip()
+
+
+def unescape(line: str) -> str:
+    """A message that begins with a slash, without the one that says it is no command."""
+    return line.replace("//", "/", 1) if line.lstrip().startswith("//") else line
 
 
 def offered(desk: Desk) -> dict[str, Command]:
@@ -161,6 +174,7 @@ def _undo(desk: Desk, argument: str) -> None:
 def _clear(desk: Desk, argument: str) -> None:
     desk.session.transcript.turns.clear()
     desk.session.file = None
+    desk.keeper.begin()
     desk.say("a new conversation")
 
 
@@ -194,6 +208,7 @@ def _load(desk: Desk, argument: str) -> None:
     messages = from_json(read_file(path), str(path))
     desk.session.transcript.replace(messages)
     desk.session.file = path
+    desk.keeper.begin()
     desk.say(f"loaded {len(messages)} messages from {path}")
     last = desk.session.transcript.last_answer
     if last is not None and last.content:

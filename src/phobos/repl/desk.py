@@ -16,6 +16,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from phobos.repl.exchange import Answer
+from phobos.repl.keeper import Keeper
 from phobos.repl.partner import Partner
 from phobos.repl.session import Session
 
@@ -44,9 +45,12 @@ class Front(Protocol):
 class Desk:
     """See the module. Owner: the main thread."""
 
-    def __init__(self, session: Session, console: Console, open_model: Callable[[str], Partner]) -> None:
+    def __init__(
+        self, session: Session, console: Console, keeper: Keeper, open_model: Callable[[str], Partner]
+    ) -> None:
         self.session = session
         self.console = console
+        self.keeper = keeper
         self.open_model = open_model
         self.front: Front | None = None
         self.draft: Draft | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from phobos.errors import PhobosError
-from phobos.repl.commands import offered, parse_command, run_command
+from phobos.repl.commands import BARE_WORDS, offered, parse_command, run_command, unescape
 from phobos.repl.desk import Desk
 from phobos.repl.exchange import Answer
 from phobos.repl.painter import Painter
@@ -72,10 +72,12 @@ class TerminalFront:
         return again
 
     def _take(self, line: str, cut_at: int | None) -> None:
-        command = parse_command(line)
+        word = line.strip().lower()
+        command = (BARE_WORDS[word], "") if word in BARE_WORDS else parse_command(line)
         if command is not None:
             run_command(self._desk, *command)
             return
+        line = unescape(line)
         if cut_at is None:
             self.ask(line)
             return
@@ -101,6 +103,7 @@ class TerminalFront:
                 cursor.hide_cursor(False)
         if interrupt.pressed:
             self._interrupted_s = time.monotonic()
+        self._desk.keeper.keep(session.transcript.messages)
         self._close(answer)
         return answer
 

@@ -7,7 +7,7 @@ import sys
 
 from phobos.errors import UsageError
 from phobos.printable import clean
-from phobos.repl.commands import COMMANDS, parse_command, run_command
+from phobos.repl.commands import parse_command, run_command, unescape
 from phobos.repl.desk import Desk
 from phobos.repl.exchange import Answer
 from phobos.repl.session import AskHooks
@@ -23,17 +23,16 @@ class PipeFront:
 
     def run(self) -> int:
         """Until the input ends; the exit code. Raises what went wrong."""
-        names = {command.name for command in COMMANDS}
         while not self._desk.is_over and (line := self._read()) is not None:
             if not line.strip():
                 continue
             command = parse_command(line)
-            if command is not None and command[0] in names:
+            if command is not None:
                 if command[0] == "edit":
                     raise UsageError("/edit needs a terminal: send the question again instead")
                 run_command(self._desk, *command)
             else:
-                self.ask(line)
+                self.ask(unescape(line))
         return 0
 
     def _read(self) -> str | None:

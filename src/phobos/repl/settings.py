@@ -25,4 +25,6 @@ class ChatSettings:
     api_key: str | None = None
     system: str | None = None
     think: bool = False
+    goes_on: bool = False  # with the latest kept conversation
+    keeps: bool = True
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
