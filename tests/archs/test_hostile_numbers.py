@@ -135,7 +135,7 @@ def test_inspect_plan_and_load_refuse_alike(tmp_path: Path, key: str, value: flo
         with pytest.raises(PhobosError) as planned:
             make_plan(settings)
         with open_gguf(path) as gguf, pytest.raises(PhobosError) as loaded:
-            open_backend(gguf, settings, lambda progress: None)
+            open_backend(build_program(gguf), gguf, settings, lambda progress: None)
     assert problem == str(planned.value) == str(loaded.value)
 
 

@@ -11,6 +11,7 @@ import pytest
 from jinja2 import TemplateSyntaxError
 
 from hostile_files import sound, write
+from phobos.archs import build_program
 from phobos.cli import main
 from phobos.errors import FileError
 from phobos.gguf.reader import open_gguf
@@ -66,7 +67,9 @@ def test_an_error_about_a_file_shows_no_escapes(tmp_path: Path, capsys: pytest.C
 
 def test_the_dashboards_name_of_a_model_is_printable(named: Path) -> None:
     with open_gguf(named) as gguf:
-        backend, info = open_backend(gguf, EngineSettings(named, backend="reference"), lambda progress: None)
+        backend, info = open_backend(
+            build_program(gguf), gguf, EngineSettings(named, backend="reference"), lambda progress: None
+        )
         assert info.name.isprintable() and info.name.startswith("a")
         backend.close()
 

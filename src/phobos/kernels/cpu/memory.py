@@ -10,6 +10,7 @@ import mmap
 import numpy as np
 import numpy.typing as npt
 
+from phobos.kernels.cpu.guards import GuardedPieces, guarded_side
 from phobos.kernels.cpu.layout import LINE, round_up
 
 PAGE = mmap.PAGESIZE
@@ -29,6 +30,8 @@ class Arena:
 
     def __init__(self, n_bytes: int, *, huge: bool = True) -> None:
         self.n_bytes = round_up(max(n_bytes, 1), PAGE)
+        side = guarded_side()
+        self._guarded = GuardedPieces(side) if side is not None else None
         self._mapping = _map(self.n_bytes)
         if huge and hasattr(mmap, "MADV_HUGEPAGE"):
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
@@ -42,15 +45,22 @@ class Arena:
         if start + n_bytes > self.n_bytes:
             raise MemoryError(f"an arena of {self.n_bytes} bytes has no {n_bytes} left")
         self._used = start + n_bytes
+        if self._guarded is not None:
+            return self._guarded.take(n_bytes, align)
         return self.address + start
 
     def view(self, address: int, n_bytes: int) -> npt.NDArray[np.uint8]:
         """The bytes at an address."""
+        if self._guarded is not None:
+            return self._guarded.view(address, n_bytes)
         start = address - self.address
         return self.bytes[start : start + n_bytes]
 
     def forget(self, address: int, n_bytes: int) -> None:
         """Give whole pages back to the system; they read as zero afterwards."""
+        if self._guarded is not None:
+            self._guarded.forget(address, n_bytes)
+            return
         if hasattr(mmap, "MADV_DONTNEED"):
             self._mapping.madvise(mmap.MADV_DONTNEED, address - self.address, n_bytes)
         else:

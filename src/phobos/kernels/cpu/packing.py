@@ -18,6 +18,7 @@ from phobos.gguf.grids import level_numbers
 from phobos.gguf.quants import TABLE
 from phobos.gguf.reader import GGUF
 from phobos.kernels.cpu.compiling.compiler import ENTRY_TYPE, LoadedKernel, encode_record
+from phobos.kernels.cpu.guards import guarded_copy
 from phobos.kernels.cpu.layout import GROUP, round_up
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.weights import Weight, matrix_shape, packer_of
@@ -135,7 +136,7 @@ class Packing:
         n_out, n_in = matrix_shape(gguf, weight.name)
         n_groups = round_up(n_out, GROUP) // GROUP
         first, last = (0, n_groups) if weight.widened else (piece.first, piece.last)
-        source = _widen(gguf, weight.name) if weight.widened else gguf.data(weight.name)
+        source = guarded_copy(_widen(gguf, weight.name) if weight.widened else gguf.data(weight.name))
         book = weight.kind.codebook
         table = level_numbers(book).ctypes.data if book else 0
         function = self._packers[weight.kind.packer]

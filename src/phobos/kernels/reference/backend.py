@@ -193,8 +193,9 @@ class ReferenceBackend:
                 for state in self._states[slot]:
                     state[:] = 0
         self._buffers = {}
-        for op in self._program.ops:
-            self.run_op(op, batch)
+        with np.errstate(all="ignore"):  # weights that are not finite give logits that are not, and no warnings
+            for op in self._program.ops:
+                self.run_op(op, batch)
         assert self._program.logits is not None, "this backend runs whole programs"
         return self._buffers[self._program.logits.name]
 
