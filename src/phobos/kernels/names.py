@@ -36,6 +36,13 @@ class KernelModule:
         return KernelName(f"{self.__name__}:{function}")
 
 
+def name_modules(module: str) -> KernelModule:
+    """The `__getattr__` of a device's `names.py` when the program runs."""
+    if module.startswith("__"):
+        raise AttributeError(module)
+    return KernelModule(module)
+
+
 def made(module: Any, *parts: str | int) -> Named:
     """The kernel of a module that is made for what `parts` name: `made(matmul, "matmul", "q4_k")`."""
     return KernelName(f"{module.__name__.rpartition('.')[2]}:{'_'.join(map(str, parts))}")

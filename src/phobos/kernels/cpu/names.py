@@ -4,62 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phobos.kernels.names import KernelModule, Named, made
+from phobos.kernels.names import Named as Named
+from phobos.kernels.names import made as made
+from phobos.kernels.names import name_modules
 
 if TYPE_CHECKING:
-    from phobos.kernels.cpu.code import (
-        activations,
-        attention,
-        delta,
-        embed,
-        gated,
-        matmul,
-        moe,
-        norm,
-        pointwise,
-        probe,
-        rope,
-        run,
-        sampling,
-        scan,
-        short_conv,
-        streams,
-    )
+    from phobos.kernels.cpu.code import activations as activations
+    from phobos.kernels.cpu.code import attention as attention
+    from phobos.kernels.cpu.code import delta as delta
+    from phobos.kernels.cpu.code import embed as embed
+    from phobos.kernels.cpu.code import gated as gated
+    from phobos.kernels.cpu.code import matmul as matmul
+    from phobos.kernels.cpu.code import moe as moe
+    from phobos.kernels.cpu.code import norm as norm
+    from phobos.kernels.cpu.code import pointwise as pointwise
+    from phobos.kernels.cpu.code import probe as probe
+    from phobos.kernels.cpu.code import rope as rope
+    from phobos.kernels.cpu.code import run as run
+    from phobos.kernels.cpu.code import sampling as sampling
+    from phobos.kernels.cpu.code import scan as scan
+    from phobos.kernels.cpu.code import short_conv as short_conv
+    from phobos.kernels.cpu.code import streams as streams
 else:
-    activations = KernelModule("activations")
-    attention = KernelModule("attention")
-    delta = KernelModule("delta")
-    embed = KernelModule("embed")
-    gated = KernelModule("gated")
-    matmul = KernelModule("matmul")
-    moe = KernelModule("moe")
-    norm = KernelModule("norm")
-    pointwise = KernelModule("pointwise")
-    probe = KernelModule("probe")
-    rope = KernelModule("rope")
-    run = KernelModule("run")
-    sampling = KernelModule("sampling")
-    scan = KernelModule("scan")
-    short_conv = KernelModule("short_conv")
-    streams = KernelModule("streams")
-
-__all__ = [
-    "Named",
-    "activations",
-    "attention",
-    "delta",
-    "embed",
-    "gated",
-    "made",
-    "matmul",
-    "moe",
-    "norm",
-    "pointwise",
-    "probe",
-    "rope",
-    "run",
-    "sampling",
-    "scan",
-    "short_conv",
-    "streams",
-]
+    __getattr__ = name_modules

@@ -4,65 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phobos.kernels.names import KernelModule, Named, made
+from phobos.kernels.names import Named as Named
+from phobos.kernels.names import made as made
+from phobos.kernels.names import name_modules
 
 if TYPE_CHECKING:
-    from phobos.kernels.cuda.code import (
-        activations,
-        attention,
-        delta,
-        embed,
-        matmul,
-        matmul_joined,
-        matmul_stages,
-        matmul_tile,
-        moe,
-        norm,
-        pointwise,
-        probe,
-        rope,
-        sampling,
-        scan,
-        short_conv,
-        streams,
-    )
+    from phobos.kernels.cuda.code import activations as activations
+    from phobos.kernels.cuda.code import attention as attention
+    from phobos.kernels.cuda.code import delta as delta
+    from phobos.kernels.cuda.code import embed as embed
+    from phobos.kernels.cuda.code import matmul as matmul
+    from phobos.kernels.cuda.code import matmul_joined as matmul_joined
+    from phobos.kernels.cuda.code import matmul_stages as matmul_stages
+    from phobos.kernels.cuda.code import matmul_tile as matmul_tile
+    from phobos.kernels.cuda.code import moe as moe
+    from phobos.kernels.cuda.code import norm as norm
+    from phobos.kernels.cuda.code import pointwise as pointwise
+    from phobos.kernels.cuda.code import probe as probe
+    from phobos.kernels.cuda.code import rope as rope
+    from phobos.kernels.cuda.code import sampling as sampling
+    from phobos.kernels.cuda.code import scan as scan
+    from phobos.kernels.cuda.code import short_conv as short_conv
+    from phobos.kernels.cuda.code import streams as streams
 else:
-    activations = KernelModule("activations")
-    attention = KernelModule("attention")
-    delta = KernelModule("delta")
-    embed = KernelModule("embed")
-    matmul = KernelModule("matmul")
-    matmul_joined = KernelModule("matmul_joined")
-    matmul_stages = KernelModule("matmul_stages")
-    matmul_tile = KernelModule("matmul_tile")
-    moe = KernelModule("moe")
-    norm = KernelModule("norm")
-    pointwise = KernelModule("pointwise")
-    probe = KernelModule("probe")
-    rope = KernelModule("rope")
-    sampling = KernelModule("sampling")
-    scan = KernelModule("scan")
-    short_conv = KernelModule("short_conv")
-    streams = KernelModule("streams")
-
-__all__ = [
-    "Named",
-    "activations",
-    "attention",
-    "delta",
-    "embed",
-    "made",
-    "matmul",
-    "matmul_joined",
-    "matmul_stages",
-    "matmul_tile",
-    "moe",
-    "norm",
-    "pointwise",
-    "probe",
-    "rope",
-    "sampling",
-    "scan",
-    "short_conv",
-    "streams",
-]
+    __getattr__ = name_modules
