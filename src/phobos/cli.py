@@ -9,7 +9,6 @@ and whatever is heavy only within their bodies. Exit codes: 0 done, 1 failed, 2 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import io
 import os
@@ -20,8 +19,8 @@ from collections.abc import Sequence
 import click
 
 from phobos import log
-from phobos.commands import verbs
-from phobos.errors import PhobosError
+from phobos.commands import refusals, verbs
+from phobos.errors import PhobosError, UsageError
 from phobos.printable import printable
 
 PROGRAM = "phobos-cli"
@@ -29,11 +28,6 @@ COMMANDS = (
     "chat", "chats", "pull", "models", "ps", "stop", "log", "inspect", "plan", "doctor", "bench", "warm", "completion",
 )  # fmt: skip
 ASK = "ask"
-_IN_MEMORY = (
-    "weights are packed for this processor while they are read, so a model runs from memory, never from its file"
-)
-# Flags of other programs that have no counterpart here, and why.
-MISSED_FLAGS = {"--mmap": _IN_MEMORY, "--no-mmap": f"{_IN_MEMORY}; leave it out"}
 
 
 class Root(click.Group):
@@ -70,6 +64,9 @@ class Root(click.Group):
         assert ask is not None
         parser = ask.make_parser(click.Context(ask, info_name=ASK, resilient_parsing=True))
         parser.allow_interspersed_args = False
+        known = [name for option in ask.params for name in option.opts]
+        if (foreign := refusals.find_foreign_flag(args, known)) is not None:
+            raise UsageError(foreign)
         try:
             found, _, _ = parser.parse_args(list(args))
         except click.UsageError:
@@ -142,11 +139,9 @@ def main(args: Sequence[str] | None = None) -> int:
 def explain(error: Exception) -> tuple[str, int]:
     """The sentence for an error that ended the program, and the exit code."""
     if isinstance(error, click.NoSuchOption):
-        return f"there is no flag {error.option_name}{_nearest(error)}", 2
+        return refusals.explain_flag(error), 2
     if isinstance(error, click.ClickException):
-        message = " ".join(error.format_message().rstrip(".").split())
-        message = message.replace("a valid float range", "a number").replace("a valid integer range", "a whole number")
-        return message[:1].lower() + message[1:] + " (see --help)", 2
+        return refusals.explain_usage(error), 2
     if isinstance(error, PhobosError):
         return str(error), error.exit_code
     if isinstance(error, MemoryError):
@@ -155,15 +150,6 @@ def explain(error: Exception) -> tuple[str, int]:
         return f"{error.strerror}{f': {error.filename}' if error.filename else ''}", 1
     kind = type(error).__name__
     return f"this should not have happened ({kind}: {error}): run it again with --debug and report what it prints", 1
-
-
-def _nearest(error: click.NoSuchOption) -> str:
-    if error.option_name in MISSED_FLAGS:
-        return f": {MISSED_FLAGS[error.option_name]}"
-    options = [p for p in error.ctx.command.params if isinstance(p, click.Option)] if error.ctx is not None else []
-    names = [name for option in options for name in (*option.opts, *option.secondary_opts)]
-    near = difflib.get_close_matches(error.option_name, names, n=1, cutoff=0.5)
-    return f": did you mean {near[0]}?" if near else " (see --help)"
 
 
 def _take_any_character() -> None:

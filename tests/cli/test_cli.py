@@ -244,10 +244,13 @@ def test_wrong_files_say_what_is_wrong(
         (["--ctx_size=5", "x"], "did you mean --ctx-size?"),
         (["models", "--jsn"], "did you mean --json?"),
         (["--zzzzzz", "x"], "there is no flag --zzzzzz (see --help)"),
+        (["-hf", "a/b:Q8_0", "x"], "there is no flag -hf: write --gguf hf:owner/repo:QUANT"),
+        (["--flash-attn", "x"], "there is no flag --flash-attn: Phobos always does this: leave it out"),
+        (["-V"], "there is no flag -V: did you mean --version?"),
         (["--mmap", "x"], "there is no flag --mmap: weights are packed for this processor while they are read"),
         (["--no-mmap", "x"], "so a model runs from memory, never from its file; leave it out"),
         (["--temp", "hot", "x"], "it must be a number, not 'hot'"),
-        (["--threads", "0", "x"], "0 is not in the range x>=1"),
+        (["--threads", "0", "x"], "--threads: 0 is too small: give at least 1"),
         (["--cache-type-k", "q9", "x"], "'q9' is not one of 'f16', 'q8_0'"),
         (["--max-body", "lots", "x"], "'lots' is not a size"),
         (["--gguf"], "option '--gguf' requires an argument"),
@@ -365,6 +368,16 @@ def test_every_flag_is_documented_and_named_once() -> None:
                 assert param.help and param.envvar, (name, param.name)
 
 
+def test_a_wrong_value_says_where_it_stands(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "phobos.toml"
+    config.write_text("# mine\ntop-k = 4\nctx-size = 'many'\n")
+    wrong = "'many' is not a whole number"
+    assert call("--ctx-size", "many", "x").stderr == f"phobos-cli: --ctx-size: {wrong}\n"
+    assert call("--config", str(config), "x").stderr == f"phobos-cli: ctx-size in {config}, line 3: {wrong}\n"
+    monkeypatch.setenv("PHOBOS_CTX_SIZE", "many")
+    assert call("x").stderr == f"phobos-cli: the environment variable PHOBOS_CTX_SIZE: {wrong}\n"
+
+
 def test_version_names_what_a_report_needs(run_cli: CommandLine) -> None:
     done = run_cli("--version")
     assert done.returncode == 0
@@ -389,6 +402,9 @@ def test_completion_scripts(capsys: pytest.CaptureFixture[str], shell: str) -> N
         ("--ctx", "--ctx-size"),
         ("inspect --ten", "--tensors"),
         ("plan smol", "smollm2"),
+        ("pull qwen3-3", "qwen3-30b-a3b"),
+        ("--gguf smollm2-1", "smollm2-1.7b"),
+        ("serve smollm2-1", "smollm2-1.7b"),
         ("--backend c", "cpu"),
         ("", "models"),
     ],

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from phobos import log
 from phobos.commands import options
+from phobos.commands.candidates import complete_model
 from phobos.commands.flags import with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.pull import resolve_or_fetch
@@ -27,11 +29,13 @@ class AskCommand(PhobosCommand):
         return (ctx.parent or ctx).command.get_help(ctx.parent or ctx)
 
 
-def complete_command(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The commands, as long as no word stands before."""
+def complete_command(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The commands, as long as no word stands before; behind `serve` the models."""
+    if ctx.params.get("serve"):
+        return complete_model(ctx, param, incomplete)
     root = ctx.find_root().command
     names = root.list_commands(ctx) if isinstance(root, click.Group) and not ctx.params.get("words") else []
-    return [name for name in (*names, *VERBS) if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in (*names, *VERBS) if name.startswith(incomplete)]
 
 
 @click.command("ask", cls=AskCommand)

@@ -5,21 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import get_completion_class
 
-from phobos import library
 from phobos.commands.flags import with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.options import GENERAL_FLAGS
 
 PROGRAM, VARIABLE = "phobos-cli", "_PHOBOS_CLI_COMPLETE"
-
-
-def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Models here and in the catalog, or any file."""
-    names = [*library.load_catalog(), *(model.name for model in library.list_models())]
-    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-    return found or [CompletionItem(incomplete, type="file")]
 
 
 @click.command("completion", cls=PhobosCommand)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from phobos import sizes
+from phobos.commands.refusals import CONFIG
 from phobos.sampling_fields import SamplingField
 
 #: What is read from the environment beside the flags' own variables.
@@ -154,6 +155,7 @@ def read_config(ctx: click.Context, param: click.Parameter, value: Path | None) 
         if option.name in mine:
             defaults[option.name] = _config_value(option, entry, negate=name in denied and name not in known)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
+    ctx.meta[CONFIG] = value
     return value
 
 

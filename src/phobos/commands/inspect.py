@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phobos import library, log
-from phobos.commands.completion import complete_model
+from phobos.commands.candidates import complete_model
 from phobos.commands.flags import flag, with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.options import GENERAL_FLAGS, JSON_FLAG

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from phobos import library, log
+from phobos.commands.candidates import complete_local
 from phobos.commands.flags import flag, with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.options import GENERAL_FLAGS, JSON_FLAG
@@ -18,9 +19,10 @@ from phobos.sizes import format_bytes, format_count
 
 MODELS_FLAGS = [
     flag("--search", group="Models", metavar="TEXT", help="Only models whose name or description has this."),
-    flag("--remove", group="Models", metavar="NAME", help="Delete a model and all its parts."),
+    flag("--remove", group="Models", metavar="NAME", help="Delete a model and all its parts.",
+         shell_complete=complete_local),
     flag("--yes", "-y", group="Models", is_flag=True, help="Do not ask before deleting."),
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import click
 
 from phobos import library
 from phobos.chat.template_sources import NAMED_TEMPLATES, read_template
+from phobos.commands.candidates import complete_model
 from phobos.commands.flags import AUTO, Layers, SamplingValue, Size, flag, read_config
 from phobos.errors import UsageError
 from phobos.sampling_fields import FIELDS, LENGTH
@@ -37,7 +38,8 @@ JSON_FLAG = [flag("--json", "as_json", group=GENERAL, is_flag=True, help="Print 
 
 GGUF_FLAG = [
     flag("--gguf", "--model", "-m", "gguf", group=MODEL, env="PHOBOS_MODEL", metavar="MODEL",
-         without="the default model", help="A GGUF file, a catalog name or hf:owner/repo[:QUANT|/file]."),
+         without="the default model", help="A GGUF file, a catalog name or hf:owner/repo[:QUANT|/file].",
+         shell_complete=complete_model),
 ]  # fmt: skip
 
 CACHE_FLAGS = [

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from phobos import library, log
-from phobos.commands.completion import complete_model
+from phobos.commands.candidates import complete_model
 from phobos.commands.flags import with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.options import ENGINE_FLAGS, GENERAL_FLAGS, JSON_FLAG, read_engine

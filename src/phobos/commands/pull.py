@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phobos import library, log
+from phobos.commands.candidates import complete_catalog
 from phobos.commands.flags import flag, with_flags
 from phobos.commands.help import PhobosCommand
 from phobos.commands.options import GENERAL_FLAGS, JSON_FLAG
@@ -89,7 +90,7 @@ def resolve_or_fetch(name: str | None) -> Path:
 
 
 @click.command("pull", cls=PhobosCommand)
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=complete_catalog)
 @with_flags(PULL_FLAGS, JSON_FLAG, GENERAL_FLAGS)
 def command(name: str, if_missing: bool, quiet: bool, as_json: bool, **general: Any) -> int:
     """Fetch a model: a catalog name, or hf:owner/repo[:QUANT|/file].

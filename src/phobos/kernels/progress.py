@@ -30,6 +30,7 @@ class LoadReport:
     def __init__(self, progress: Progress, n_kernels: int) -> None:
         self._progress = progress
         self._state = LoadProgress(kernels_total=n_kernels)
+        self._tell(replace(self._state, stage="compiling kernels"))  # the first may take many seconds
 
     def kernel(self, kernel: ReadyKernel) -> None:
         """One more kernel is ready."""
