@@ -178,6 +178,7 @@ class Snapshot:
     slots: tuple[SlotInfo, ...]
     live: tuple[RequestInfo, ...]
     recent: tuple[RequestInfo, ...]  # newest first
+    requests_set_aside: int = 0
     failure: str | None = None  # why the engine stopped
     bytes_read: int | None = None  # weights and cache read by all passes
     experts: ExpertCacheInfo | None = None
@@ -200,6 +201,7 @@ class Counters:
     requests_rejected: int = 0  # listener: refused before admission
     queue_depth: int = 0  # listener: waiting for the model or for a slot
     requests_admitted: int = 0  # engine
+    requests_set_aside: int = 0  # engine: how often one had to give way, to go on later
     requests_completed: int = 0  # engine
     requests_failed: int = 0  # engine
     requests_cancelled: int = 0  # engine
@@ -241,6 +243,7 @@ class Counters:
             card=self.card,
             requests_received=self.requests_received,
             requests_admitted=self.requests_admitted,
+            requests_set_aside=self.requests_set_aside,
             requests_completed=self.requests_completed,
             requests_failed=self.requests_failed,
             requests_cancelled=self.requests_cancelled,

@@ -30,7 +30,7 @@ from phobos.engine.scheduler import Pace, mark_of, plan_chunks, view_prompts
 from phobos.engine.scoring import PromptReading, open_reading
 from phobos.engine.sequence import Admission, Sequence
 from phobos.engine.slots.archive import Archive
-from phobos.engine.slots.cache import HOLD_TOKENS, ReusePlan, Slots, is_worth_waiting
+from phobos.engine.slots.cache import ReusePlan, Slots
 from phobos.engine.slots.forks import WAIT, ForkPlan, Forks, Trunk
 from phobos.engine.slots.residency import Residency
 from phobos.engine.slots.rows import Rows
@@ -38,6 +38,7 @@ from phobos.engine.slots.slot_actions import Calls, SlotActions
 from phobos.engine.slots.store import Store
 from phobos.engine.speculative.lookahead import Lookahead
 from phobos.engine.tickets import Ticket, slot_of
+from phobos.engine.waiting import find_youngest, is_held
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
 from phobos.kernels.sampling import RowKernels
 
@@ -219,10 +220,10 @@ class Engine:
         if deadline_s is None:
             return True
         self.counters.state = "STOPPING"
-        self._fail_all(self._waiting, UnavailableError(SHUTTING_DOWN))
-        if time.monotonic() >= deadline_s:
-            self._fail_all(self._running, UnavailableError(SHUTTING_DOWN))
-        return bool(self._running)
+        is_over = time.monotonic() >= deadline_s
+        ended = [t for t in [*self._waiting, *self._running] if is_over or not t.sequence.has_begun]
+        self._fail_all(ended, UnavailableError(SHUTTING_DOWN))
+        return bool(self._running or self._waiting)
 
     def _run_turn(self) -> None:
         """One turn: admit, one pass, deliver."""
@@ -248,10 +249,12 @@ class Engine:
         for ticket, rows in zip(passed, runs, strict=True):
             if rows.n_outputs and ticket.sequence.constraint is not None:
                 ticket.sequence.constraint.prepare()
-        self._residency.make_room(runs)
+        passed, runs = self._fit(passed, runs)
+        if not runs:
+            return
         started_s = time.perf_counter()
         results = self._reader.run(self.model.backend, runs, [ticket.sequence for ticket in passed])
-        self._account(len(decoding), sum(n for _, n in chunks), n_guessed, time.perf_counter() - started_s)
+        self._account(passed, runs, time.perf_counter() - started_s)
         self._turn += 1
         first = 0
         for ticket, rows in zip(passed, runs, strict=True):
@@ -264,8 +267,26 @@ class Engine:
         self.lookahead.settle()
         self._publish()
 
-    def _account(self, n_decoding: int, n_prompt_rows: int, n_guessed: int, seconds: float) -> None:
+    def _fit(self, passed: list[Ticket], runs: list[Rows]) -> tuple[list[Ticket], list[Rows]]:
+        """What of these rows can run in the memory there is: the youngest sequences are set aside for the others."""
+        while not self._residency.make_room(runs):
+            youngest = find_youngest(self._running)
+            if youngest is None or not isinstance(youngest.sequence, Sequence):
+                raise AssertionError("what only reads has its memory")
+            self._residency.set_aside(slot_of(youngest), time.monotonic())
+            self._running.remove(youngest)
+            youngest.sequence.set_aside()
+            self._waiting.insert(0, youngest)
+            self.counters.requests_set_aside += 1
+            kept = [i for i, ticket in enumerate(passed) if ticket is not youngest]
+            passed, runs = [passed[i] for i in kept], [runs[i] for i in kept]
+        return passed, runs
+
+    def _account(self, passed: list[Ticket], runs: list[Rows], seconds: float) -> None:
         """Count a pass and what its kinds of rows took."""
+        n_prompt_rows = sum(len(r.tokens) for t, r in zip(passed, runs, strict=True) if t.sequence.is_prefill)
+        n_decoding = sum(not ticket.sequence.is_prefill for ticket in passed)
+        n_guessed = sum(rows.n_drafted for rows in runs)
         prompt_s = self._pace.observe(n_decoding, n_prompt_rows, seconds, n_guessed)
         counters = self.counters
         counters.passes += 1
@@ -312,11 +333,12 @@ class Engine:
             plan = self._residency.plan(sequence.reusable, pinned=pinned, sources=sources)
             if plan is None:
                 continue  # its own slot is busy: others may pass
-            if not self._residency.has_room(sequence.n_most):
+            if not self._residency.has_room(self._residency.expect(len(sequence.tokens), sequence.n_most)):
                 n_idle = 0  # those behind it wait too, so that its turn comes
                 continue
             n_idle -= 1
-            if not self._is_held(sequence, plan, sources):
+            running = [other.sequence for other in self._running]
+            if not is_held(sequence, plan, sources, running, self._can_cut):
                 self._waiting.remove(ticket)
                 self._admit(ticket, plan)
 
@@ -359,27 +381,11 @@ class Engine:
             return None
         return frozenset(slot for slot, owner in self._owners.items() if owner == request.request_id)
 
-    def _is_held(self, sequence: Sequence | PromptReading, plan: ReusePlan, sources: frozenset[int] | None) -> bool:
-        """Whether a running prompt is about to compute what this one shares with it."""
-        for ticket in self._running:
-            other = ticket.sequence
-            if not other.is_prefill or other.admission is None or other.admission.fork is not None:
-                continue
-            if sources is not None and other.admission.slot not in sources:
-                continue
-            is_sibling = other.request.request_id == sequence.request.request_id
-            is_source = plan.source == other.admission.slot
-            least = 1 if is_sibling or is_source else HOLD_TOKENS
-            mark = mark_of(other, self._can_cut)
-            restarts = None if mark is None else (mark,)
-            if is_worth_waiting(sequence.reusable, plan.n_reused, other.prompt, other.n_rows, least, restarts):
-                return True
-        return False
-
     def _admit(self, ticket: Ticket, plan: ReusePlan) -> None:
         """Run a sequence in its slot from now on."""
         sequence, now_s = ticket.sequence, time.monotonic()
-        n_reused = self._residency.admit(plan, sequence.reusable, sequence.n_most, now_s)
+        n_likely = self._residency.expect(len(sequence.tokens), sequence.n_most)
+        n_reused = self._residency.admit(plan, sequence.reusable, n_likely, now_s)
         self._start(ticket, Admission(plan.slot, n_reused, now_s))
 
     def _start(self, ticket: Ticket, admission: Admission) -> None:
@@ -389,10 +395,12 @@ class Engine:
         self._running.append(ticket)
         sequence.last_turn = self._turn
         counters = self.counters
-        counters.requests_admitted += 1
-        counters.prompt_tokens += sequence.n_prompt
-        counters.prompt_tokens_reused += admission.n_cached
-        ticket.deliver(sequence.admit(admission))
+        events = sequence.admit(admission)
+        if events:  # else it goes on
+            counters.requests_admitted += 1
+            counters.prompt_tokens += sequence.n_prompt
+            counters.prompt_tokens_reused += admission.n_cached
+            ticket.deliver(events)
         self._publish(now=True)
 
     def _free(self, ticket: Ticket) -> None:
@@ -436,6 +444,8 @@ class Engine:
             counters.requests_failed += 1
         else:
             counters.requests_completed += 1
+            if isinstance(ticket.sequence, Sequence):
+                self._residency.note_answer(info.n_generated)
         reason = "cancelled" if ticket.is_cancelled else "failed" if failed else info.finish_reason
         finished_s = info.finished_s if info.finished_s is not None else time.monotonic()
         counters.recent.appendleft(replace(info, phase="done", finish_reason=reason, finished_s=finished_s))
@@ -454,11 +464,11 @@ class Engine:
 
     def _fail_all(self, tickets: list[Ticket], error: PhobosError) -> None:
         """End these sequences by an error."""
-        for ticket in list(tickets):
-            if tickets is self._running:
+        for ticket in tickets:
+            if ticket in self._running:
                 self._end(ticket, [Failed(error)])
             else:
-                tickets.remove(ticket)
+                self._waiting.remove(ticket)
                 self._record(ticket, failed=True)
                 ticket.deliver([Failed(error)], last=True)
 

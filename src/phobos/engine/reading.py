@@ -34,7 +34,7 @@ def next_rows(sequence: Sequence | PromptReading, n_rows: int, guess: Listing[in
         raise AssertionError("a running sequence has a slot")
     first, last = sequence.n_rows, sequence.n_rows + n_rows
     told = sequence.first_told
-    n_outputs = int(last >= sequence.n_prompt) if told is None else max(0, last - max(first, told))
+    n_outputs = int(last >= sequence.n_prefill) if told is None else max(0, last - max(first, told))
     tokens, fork = [*sequence.tokens[first:last], *guess], sequence.admission.fork
     return Rows(sequence.admission.slot, first, tokens, n_outputs + len(guess), len(guess), fork)
 

@@ -86,7 +86,7 @@ def mark_of(sequence: Sequence | PromptReading, can_cut: bool) -> int | None:
     if can_cut:
         return None
     n_reusable = len(sequence.reusable)
-    return max(0, sequence.n_prompt - TAIL if n_reusable == sequence.n_prompt else n_reusable - 1)
+    return max(0, sequence.n_prefill - TAIL if n_reusable == sequence.n_prefill else n_reusable - 1)
 
 
 def view_prompts(sequences: Listing[Sequence | PromptReading], n_outputs: int, can_cut: bool) -> list[PromptView]:
@@ -94,7 +94,7 @@ def view_prompts(sequences: Listing[Sequence | PromptReading], n_outputs: int, c
     give, and no pass runs over a checkpoint."""
     views = []
     for key, sequence in enumerate(sequences):
-        n_left = sequence.n_prompt - sequence.n_rows
+        n_left = sequence.n_prefill - sequence.n_rows
         is_new = sequence.admission is not None and sequence.n_rows == sequence.admission.n_cached
         views.append(PromptView(key, n_left, sequence.last_turn, n_left, is_new))
     views.sort(key=lambda view: view.place)

@@ -54,6 +54,16 @@ class PromptReading:
         return self.n_rows < self.n_prompt
 
     @property
+    def n_prefill(self) -> int:
+        """How many rows that is in all."""
+        return self.n_prompt
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has its slot."""
+        return self.admission is not None
+
+    @property
     def n_most(self) -> int:
         """Tokens its slot may come to hold."""
         return self.n_prompt

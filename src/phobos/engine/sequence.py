@@ -11,6 +11,7 @@ their texts join to the delivered text; what became reasoning, a call or a marke
 from __future__ import annotations
 
 import codecs
+import math
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Listing
@@ -89,8 +90,8 @@ class Admission:
 class Sequence:
     """See the module. Owned by the engine thread.
 
-    `tokens` is prompt and answer; `n_rows` how many of them the slot holds. While `is_prefill`, rows up to the
-    prompt's end are to run; afterwards the last token of `tokens` is the one row to run.
+    `tokens` is prompt and answer; `n_rows` how many of them the slot holds. While `is_prefill`, rows up to the end of
+    `prompt` are to run; afterwards the last token of `tokens` is the one row to run.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Sequence:
         self.n_prompt = len(self.tokens)
         self.n_rows = 0
         self.admission: Admission | None = None
+        self._began: Admission | None = None  # its first one
         room = n_ctx - self.n_prompt
         wanted = request.max_tokens if request.max_tokens is not None else max_tokens
         self.limit = room if wanted is None else min(wanted, room)
@@ -150,8 +152,13 @@ class Sequence:
 
     @property
     def is_prefill(self) -> bool:
-        """Whether rows of the prompt are still to run."""
-        return self.n_rows < self.n_prompt
+        """Whether rows are still to run of what was there when it got its slot."""
+        return self.n_rows < self.n_prefill
+
+    @property
+    def n_prefill(self) -> int:
+        """How many tokens that is: the prompt and, if it was set aside, what it had written by then."""
+        return len(self.prompt)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -166,7 +173,7 @@ class Sequence:
     @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether the logits of the prompt's rows are wanted too; then nothing of it can be reused."""
-        return self.request.echo and self.wants_logprobs
+        return self.request.echo and self.wants_logprobs and self.n_generated == 0
 
     @property
     def first_told(self) -> int | None:
@@ -187,9 +194,30 @@ class Sequence:
         """The sequence has its slot."""
         self.admission = admission
         self.n_rows = admission.n_cached
+        if self._began is not None:
+            return []
+        self._began = admission
         wait_s = self._queue_wait_s + admission.at_s - self._submitted_s
         seed = self.sampler.sampling.seed
         return [Started(admission.slot, self.n_prompt, admission.n_cached, seed, wait_s)]
+
+    def set_aside(self) -> None:
+        """It has no slot any more, and goes on later as if all its tokens were its prompt."""
+        self.admission = None
+        self.n_rows = 0
+        self.prompt = np.array(self.tokens, np.int32)
+        self._prompt_logprobs.clear()
+        self._expected.clear()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has a slot, or had one and was set aside."""
+        return self._began is not None
+
+    @property
+    def began_s(self) -> float:
+        """When it first got a slot."""
+        return self._began.at_s if self._began is not None else math.inf
 
     def push_prompt_logprobs(self, logprobs: Iterable[Logprobs]) -> None:
         """Log-probabilities of the prompt's next tokens, each read from the row before it."""
@@ -199,7 +227,9 @@ class Sequence:
             self._prompt_logprobs.append(self._entry(self.tokens[len(self._prompt_logprobs)], found))
 
     def end_prompt(self, now_s: float) -> list[Event]:
-        """All rows of the prompt have run."""
+        """All rows of the prompt have run; nothing to tell if they had before."""
+        if self.n_generated:
+            return []
         events: list[Event] = []
         if self.wants_prompt_logprobs:
             events.append(PromptLogprobs(self._with_prompt_texts()))
@@ -317,11 +347,11 @@ class Sequence:
         return [*events, self.finished]
 
     def _usage(self) -> Usage:
-        n_cached = self.admission.n_cached if self.admission else 0
+        n_cached = self._began.n_cached if self._began else 0
         return Usage(self.n_prompt, n_cached, self.n_generated, self._n_reasoning)
 
     def _timings(self, now_s: float) -> Timings:
-        started = self.admission.at_s if self.admission else now_s
+        started = self._began.at_s if self._began else now_s
         first = self._first_token_s if self._first_token_s is not None else now_s
         n_computed = self.n_prompt - self._usage().n_cached
         return Timings(first - started, now_s - first, n_computed, self.n_draft, self.n_draft_accepted)
@@ -343,18 +373,18 @@ class Sequence:
 
     def describe(self) -> RequestInfo:
         """The sequence as the dashboard and `/slots` show it."""
-        admission, finished = self.admission, self.finished
+        admission, began, finished = self.admission, self._began, self.finished
         phase = "prefill" if self.is_prefill else "decode"
         return RequestInfo(
             request_id=self.request.request_id,
             phase="done" if finished else phase if admission else "queued",
             slot=admission.slot if admission else None,
             n_prompt=self.n_prompt,
-            n_cached=admission.n_cached if admission else 0,
+            n_cached=began.n_cached if began else 0,
             n_prompt_done=min(self.n_rows, self.n_prompt),
             n_generated=self.n_generated,
             submitted_s=self._submitted_s,
-            started_s=admission.at_s if admission else None,
+            started_s=began.at_s if began else None,
             first_token_s=self._first_token_s,
             finished_s=self._finished_s,
             finish_reason=finished.reason if finished else None,

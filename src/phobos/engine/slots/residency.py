@@ -1,16 +1,21 @@
 """Which conversations are in the slots' memory, and how they come and go. Owned by the engine thread.
 
 Rules. All slots together take no more than the backend's `cache_bytes`. A sequence is admitted once what the running
-ones may come to hold, itself among them, is within that; so whoever runs can run to its end, and whoever does not fit
-yet waits for others to end, first come first served. Idle slots keep their conversations in what running ones do not
-use yet, and give way, the one not used for longest first, before a pass that needs their memory. A conversation that
-gives way goes to the archive, and comes back when a prompt begins as it did; with a store all of them are written to
-the disk while nothing runs and at the end, and come back after a restart.
+ones are likely to come to hold, itself among them, is within that: what they hold and an answer of the length usual
+lately, or what its limit allows if that is less. Whoever does not fit yet waits for others to end, first come first
+served. When running ones outgrow the memory, the engine sets the youngest aside: what it holds goes to the archive, and
+it goes on later from there. The oldest always goes on, for one whole context always fits.
+
+Idle slots keep their conversations in what running ones do not use yet, and give way, the one not used for longest
+first, before a pass that needs their memory. A conversation that gives way goes to the archive, and comes back when a
+prompt begins as it did; with a store all of them are written to the disk while nothing runs and at the end, and come
+back after a restart.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
@@ -26,6 +31,9 @@ from phobos.kernels.backend import Backend, cache_bound
 
 log = logging.getLogger(__name__)
 
+EXPECTED_TOKENS = 256  # of an answer, before any has ended
+NEWEST = 1 / 16  # weight of the newest answer's length
+GROWTH = 32  # positions that whoever runs is likely to need beyond what it holds
 SETTLE_S = 1.0  # without anything to do, before conversations are written to the disk
 
 
@@ -48,7 +56,8 @@ class Residency:
         self._on_clear = on_clear
         self._bound_bytes = cache_bound(backend)
         self._is_tight = self._bound_bytes < backend.limits.n_slots * backend.slot_bytes(backend.limits.n_ctx)
-        self._promised: dict[int, int] = {}  # by busy slot: bytes it may come to take
+        self._promised: dict[int, int] = {}  # by busy slot: bytes it is likely to come to take
+        self._n_expected = float(EXPECTED_TOKENS)
         self._n_forked: dict[int, int] = {}  # by forked slot: places up to the end of its forks
         self._n_evicted = self._n_restored = self._n_tokens_restored = 0
 
@@ -74,9 +83,18 @@ class Residency:
         kept = self._store.find(tokens) if self._store is not None else None
         return max((found for found in (archived, kept) if found is not None), key=lambda found: found[1], default=None)
 
-    def has_room(self, n_most: int) -> bool:
-        """Whether a sequence that may come to hold `n_most` tokens can be admitted now."""
-        return sum(self._promised.values()) + self._backend.slot_bytes(n_most) <= self._bound_bytes
+    def expect(self, n_now: int, n_most: int) -> int:
+        """How many tokens a sequence of `n_now` is likely to come to hold, `n_most` at most."""
+        return min(n_most, n_now + math.ceil(self._n_expected))
+
+    def note_answer(self, n_tokens: int) -> None:
+        """An answer ended after so many tokens."""
+        self._n_expected += NEWEST * (n_tokens - self._n_expected)
+
+    def has_room(self, n_likely: int) -> bool:
+        """Whether a sequence that is likely to come to hold so many tokens can be admitted now."""
+        promised = sum(self._promised.values())
+        return not promised or promised + self._backend.slot_bytes(n_likely) <= self._bound_bytes
 
     def describe(self) -> CacheInfo:
         """For the counters."""
@@ -106,7 +124,7 @@ class Residency:
 
     # Act
 
-    def admit(self, plan: ReusePlan, prompt: npt.ArrayLike, n_most: int, now_s: float) -> int:
+    def admit(self, plan: ReusePlan, prompt: npt.ArrayLike, n_likely: int, now_s: float) -> int:
         """Make the plan's slot hold what can be reused of a prompt, and take it; how many tokens that is."""
         found = self._find(prompt) if plan.is_archived else None
         if found is not None and isinstance(found[0], Archived):
@@ -122,7 +140,7 @@ class Residency:
             self._backend.restore_state(plan.slot, plan.n_reused, state)
         self._slots.take(plan, prompt, now_s)
         self._backend.release(plan.slot, plan.n_reused)
-        self._promised[plan.slot] = self._backend.slot_bytes(n_most)
+        self._promised[plan.slot] = self._backend.slot_bytes(n_likely)
         return plan.n_reused
 
     def _fill(self, plan: ReusePlan, found: tuple[Archived | Kept, int] | None, prompt: npt.ArrayLike) -> ReusePlan:
@@ -242,10 +260,20 @@ class Residency:
                 return partial(_itself, entry)
         return None
 
-    def make_room(self, runs: Iterable[Rows]) -> None:
-        """These rows are about to run: idle slots give way to what they will take."""
-        if self._is_tight:
-            self._give_way({rows.slot: rows.first_position + len(rows.tokens) for rows in runs if rows.fork is None})
+    def make_room(self, runs: Iterable[Rows]) -> bool:
+        """These rows are about to run: idle slots give way to what they will take; False where that is not enough."""
+        if not self._is_tight:
+            return True
+        wanted = {rows.slot: rows.first_position + len(rows.tokens) for rows in runs if rows.fork is None}
+        for slot, n_tokens in wanted.items():
+            n_likely = min(n_tokens + GROWTH, self._backend.limits.n_ctx)
+            self._promised[slot] = max(self._promised[slot], self._backend.slot_bytes(n_likely))
+        return self._give_way(wanted)
+
+    def set_aside(self, slot: int, now_s: float) -> None:
+        """The slot's sequence goes on later: what it holds goes to the archive, its memory to others."""
+        self.give_back(slot, now_s)
+        self._evict(slot)
 
     def _give_way(self, wanted: Mapping[int, int], spared: int | None = None) -> bool:
         """Evict idle slots until the slots of `wanted` can hold so many tokens; False where that is not enough."""
