@@ -79,3 +79,10 @@ def test_ci_runs_check_and_test() -> None:
 
 def test_weights_are_not_committed() -> None:
     assert "/models/*.gguf" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_engineering_notes_have_a_whole_index() -> None:
+    text = (ROOT / "docs" / "engineering-notes.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    linked = re.findall(r"\[([^\]]+)\]\(#", text.partition("\n## ")[0])
+    assert sorted(linked) == sorted(sections)
