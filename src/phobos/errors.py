@@ -78,9 +78,10 @@ class RequestError(PhobosError):
 class ContextLengthError(RequestError):
     """The prompt does not fit the context."""
 
-    def __init__(self, n_prompt_tokens: int, n_ctx: int) -> None:
+    def __init__(self, n_prompt_tokens: int, n_ctx: int, *, at_least: bool = False) -> None:
+        how_many = f"at least {n_prompt_tokens}" if at_least else str(n_prompt_tokens)
         super().__init__(
-            f"the prompt has {n_prompt_tokens} tokens and the context holds {n_ctx}: shorten it or raise --ctx-size",
+            f"the prompt has {how_many} tokens and the context holds {n_ctx}: shorten it or raise --ctx-size",
             code="context_length_exceeded",
             param="messages",
             kind="exceed_context_size_error",

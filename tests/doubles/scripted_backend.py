@@ -45,6 +45,9 @@ class ScriptedTokenizer:
     def id_of(self, piece: str | bytes) -> int:
         return self._pieces.index(piece if isinstance(piece, bytes) else piece.encode(), 2)
 
+    def least_tokens(self, text: str) -> int:
+        return 0
+
     def encode(self, text: str, *, special: bool = False, bos: bool = False, continues: bool = False) -> list[int]:
         ids, data = [BOS] if bos else [], text.encode()
         while data:

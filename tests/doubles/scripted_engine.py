@@ -38,6 +38,9 @@ class ByteTokenizer:
     eos_id = EOS
     end_ids = frozenset({EOS})
 
+    def least_tokens(self, text: str) -> int:
+        return 0
+
     def encode(self, text: str, *, special: bool = False, bos: bool = False, continues: bool = False) -> list[int]:
         return ([BOS] if bos else []) + list(text.encode())
 

@@ -16,7 +16,7 @@ from typing import Any
 from phobos.archs import build_program
 from phobos.chat.dialects import knows_reasoning
 from phobos.chat.messages import GenerationRequest, SamplingParams
-from phobos.chat.request_prompt import encode_prompt
+from phobos.chat.request_prompt import encode_segments, render_request
 from phobos.chat.template import ChatTemplate, make_template
 from phobos.chat.template_sources import find_template
 from phobos.counters import LoadProgress, ModelInfo
@@ -126,8 +126,8 @@ class Model:
         """Check, render, tokenize and plan. Raises `RequestError` for what this model cannot honour, and
         `ContextLengthError` for a prompt that leaves no room for an answer unless `any_length`."""
         self.check(request)
-        tokens = self._encode_chat(request) if request.is_chat else self._encode_prompt(request)
         param = "messages" if request.is_chat else "prompt"
+        tokens = self._encode_chat(request, any_length) if request.is_chat else self._encode_prompt(request, any_length)
         if not tokens:
             raise RequestError("the prompt is empty: send some text", param=param)
         if len(tokens) >= self.n_ctx and not any_length:
@@ -144,6 +144,8 @@ class Model:
     def prepare_text(self, text: str | Sequence[int]) -> tuple[int, ...]:
         """The tokens of a text to be embedded, with what the file says stands before and behind one; spellings of
         control tokens are those tokens. Token ids stay as they are. Raises `RequestError`."""
+        if isinstance(text, str):
+            self._check_texts([text], "input")
         if not isinstance(text, str):
             for token in text:
                 check_token(token, self.tokenizer.n_vocab, "input")
@@ -158,6 +160,14 @@ class Model:
             raise error
         return tuple(tokens)
 
+    def _check_texts(self, texts: Sequence[str], param: str) -> None:
+        """Refuse what is too long however it is split, before that costs time and memory."""
+        n_least = sum(map(self.tokenizer.least_tokens, texts))
+        if n_least > self.n_ctx:
+            error = ContextLengthError(n_least, self.n_ctx, at_least=True)
+            error.param = param
+            raise error
+
     def _bias(self, sampling: SamplingParams) -> SamplingParams:
         """With the biases of texts and of the tokens that end a turn put into `logit_bias`."""
         biases: dict[int, float] = {}
@@ -168,9 +178,12 @@ class Model:
             biases.update(dict.fromkeys(self.tokenizer.end_ids, -math.inf))
         return replace(sampling, logit_bias=biases) if biases else sampling
 
-    def _encode_prompt(self, request: GenerationRequest) -> list[int]:
+    def _encode_prompt(self, request: GenerationRequest, any_length: bool) -> list[int]:
         """A completion's prompt: text as it is, its control tokens meant as such, token ids, or both in a row."""
         prompt = request.prompt
+        if not any_length:
+            parts = prompt if isinstance(prompt, tuple) else (prompt or "",)
+            self._check_texts([*(part for part in parts if isinstance(part, str)), request.suffix or ""], "prompt")
         if isinstance(prompt, tuple):
             tokens: list[int] = []
             for part in prompt:
@@ -190,10 +203,13 @@ class Model:
         opening = tokens[:1] if tokenizer.add_bos and tokens[:1] == [tokenizer.bos_id] else []
         return [*opening, before, *tokens[len(opening) :], after, *tokenizer.encode(suffix), middle]
 
-    def _encode_chat(self, request: GenerationRequest) -> list[int]:
+    def _encode_chat(self, request: GenerationRequest, any_length: bool) -> list[int]:
         """The messages in the model's own chat format, with exactly one BOS where the file wants one."""
         assert self.template is not None, "checked"
-        return encode_prompt(self.template, self.tokenizer, request)
+        segments = render_request(self.template, request)
+        if not any_length:
+            self._check_texts([segment.text for segment in segments], "messages")
+        return encode_segments(segments, self.template, self.tokenizer)
 
 
 def read_sampling(metadata: Mapping[str, Any]) -> SamplingDefaults:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from phobos.gguf.sentencepiece_model import BPE, UNIGRAM, build_model
 from phobos.gguf.spellings import SpellingFinder
 from phobos.gguf.stream_decoder import StreamDecoder
 from phobos.gguf.vocabulary import BYTE, CONTROL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary, read_vocabulary
+from phobos.machine import release_free_memory
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,11 @@ class MetadataFile(Protocol):
     def metadata(self) -> Mapping[str, Any]: ...
 
 
+LONG_CHARS = 1 << 17  # of a text after which the memory that encoding took is given back
+PIECE_CHARS = 1 << 16
+MOST_COMPOSED = 4  # characters that normalization may make one of
+
+
 class Codec(Protocol):
     """One way of merging plain text into tokens."""
 
@@ -48,6 +54,10 @@ class Codec(Protocol):
 
     def piece(self, token_id: int) -> bytes:
         """The bytes a token stands for."""
+
+    @property
+    def knows_all_bytes(self) -> bool:
+        """Whether any text is made of its tokens, none of it unknown."""
 
 
 class Tokenizer:
@@ -78,8 +88,21 @@ class Tokenizer:
             vocabulary.tokens[i] for i in vocabulary.ids_of_type(USER_DEFINED) if i not in self.control_ids
         )
         self._control_finder = SpellingFinder(self.control_spellings)
+        # No token stands for more characters than the longest has bytes; unknown ones may all become one token.
+        self._longest = 0
+        if codec.knows_all_bytes:
+            self._longest = max(len(text.encode("utf-8", "surrogateescape")) for text in vocabulary.tokens)
+            self._longest *= MOST_COMPOSED if vocabulary.normalization or vocabulary.charsmap else 1
+        self._loses_blanks = vocabulary.remove_extra_whitespaces or vocabulary.strips_after_control
         strips = self.control_ids if vocabulary.strips_after_control else frozenset()
         self._stripping_ids = strips - {vocabulary.ids.get(text, -1) for text in ("<unk>", "<s>", "<|endoftext|>")}
+
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that the text has at least, found without encoding it; 0 where nothing can be told."""
+        if not self._longest:
+            return 0
+        n_chars = sum(map(len, text.split())) if self._loses_blanks else len(text)
+        return n_chars // self._longest
 
     def encode(self, text: str, *, special: bool = False, bos: bool = False, continues: bool = False) -> list[int]:
         """Tokens of a text. `special`: spellings of control tokens in it become those tokens. `bos`: begin with BOS
@@ -103,6 +126,7 @@ class Tokenizer:
         ids: list[int] = []
         fresh = not continues  # nothing or a control token stands before
         stripping = False
+        n_chars = 0
         for text, is_token in runs:
             if is_token:
                 token_id = self._vocabulary.ids[text]
@@ -112,12 +136,15 @@ class Tokenizer:
             plain = text.lstrip(_STRIPPED) if stripping else text
             if not plain:
                 continue
+            n_chars += len(plain)
             try:
                 plain.encode()
             except UnicodeEncodeError:
                 raise RequestError("the text has half a surrogate pair: send proper Unicode text") from None
             ids += self._codec.encode(" " + plain if fresh and self._codec.adds_blank else plain, spelled_out)
             fresh = stripping = False
+        if n_chars > LONG_CHARS:
+            release_free_memory()  # libraries take hundreds of bytes a character, which stay with the C library
         return ids
 
     def decode(self, ids: Iterable[int], *, special: bool = False, continues: bool = False) -> str:
@@ -168,6 +195,7 @@ class _BytePairs:
         self._tokenizer = _build_bpe(vocabulary, pre)
         self._raw_ids = frozenset(vocabulary.ids_of_type(USER_DEFINED))
         self._byte_ids = frozenset(vocabulary.ids_of_type(BYTE))
+        self.knows_all_bytes = not self._is_raw or len(self._byte_ids) >= 256
         spelled = frozenset(vocabulary.tokens[i] for i in self._raw_ids)
         self._finders = {_NOTHING: SpellingFinder(spelled)}
 
@@ -181,9 +209,25 @@ class _BytePairs:
             if is_token:
                 ids.append(self._vocabulary.ids[run])
             else:
-                # The "fast" form leaves out the offsets, which cost nearly as much as the tokens.
-                ids += self._tokenizer.encode_batch_fast([run], add_special_tokens=False)[0].ids
+                for piece in self._pieces(run):
+                    # The "fast" form leaves out the offsets, which cost nearly as much as the tokens.
+                    ids += self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)[0].ids
         return ids
+
+    def _pieces(self, run: str) -> Iterator[str]:
+        """A long run in pieces, cut where the pre-split cuts it anyway, so that little of it is worked on at once."""
+        start, splitter = 0, self._tokenizer.pre_tokenizer
+        while len(run) - start > PIECE_CHARS and splitter is not None and self._tokenizer.normalizer is None:
+            window = run[start : start + PIECE_CHARS]
+            # What stands at the window's end may be split by what comes behind it, digits and blanks by how many they
+            # are.
+            ends = (at for _, (at, _) in reversed(splitter.pre_tokenize_str(window)[1:-2]))
+            cut = next((at for at in ends if _may_cut(window[at - 1], window[at])), None)
+            if cut is None:
+                break
+            yield window[:cut]
+            start += cut
+        yield run[start:]
 
     def piece(self, token_id: int) -> bytes:
         text = self._vocabulary.tokens[token_id]
@@ -198,6 +242,11 @@ class _BytePairs:
             return _utf8(text)
 
 
+def _may_cut(before: str, after: str) -> bool:
+    """Whether a pre-split between two characters does not depend on what lies further away."""
+    return not (before.isspace() or before.isnumeric() or after.isnumeric())
+
+
 class _SentencePieces:
     """SentencePiece by its own library, from a model built here. The library finds user-defined tokens itself, so a
     set of them that must not be found needs a second model; there is one such set a chat template."""
@@ -205,6 +254,7 @@ class _SentencePieces:
     def __init__(self, vocabulary: Vocabulary, *, model_type: int) -> None:
         self._vocabulary = vocabulary
         self._model_type = model_type
+        self.knows_all_bytes = len(vocabulary.ids_of_type(BYTE)) >= 256
         self.drops_blank = vocabulary.add_space_prefix is not False
         # Where blanks are squeezed the library must add it, or it would take it for one too many.
         self.adds_blank = self.drops_blank and not vocabulary.remove_extra_whitespaces
