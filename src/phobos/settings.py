@@ -66,6 +66,7 @@ class ServeSettings:
     drain_s: float = 5.0
     strict_model: bool = False
     strict_fields: bool = False
+    think: bool = False  # chats reason unless they say otherwise
     prefill_thinking: str | None = None
     continue_assistant: bool = True
     metrics_llamacpp: bool = False  # /metrics also tells what it tells under llama-server's names

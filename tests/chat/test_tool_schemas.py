@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phobos.chat.schemas import to_json_schema
-from phobos.chat.tool_schemas import normalise_parameters, parse_tools
+from phobos.chat.tool_schemas import normalise_parameters
 from phobos.errors import RequestError
 
 
@@ -141,31 +141,6 @@ def test_a_deep_schema_has_a_form():
     for _ in range(200):
         schema = {"type": "array", "items": schema}
     assert normal(schema)["type"] == "array"
-
-
-def test_tools():
-    tools = parse_tools([{"type": "function", "function": {"name": "a", "description": "does a", "strict": True}}])
-    assert (tools[0].name, tools[0].description, tools[0].strict) == ("a", "does a", True)
-    assert parse_tools(None) == parse_tools([]) == ()
-
-
-@pytest.mark.parametrize(
-    ("tools", "param"),
-    [
-        ("x", "tools"),
-        ([5], "tools[0].type"),
-        ([{"type": "retrieval"}], "tools[0].type"),
-        ([{"type": "function"}], "tools[0].function"),
-        ([{"type": "function", "function": {}}], "tools[0].function.name"),
-        ([{"type": "function", "function": {"name": "a", "description": 5}}], "tools[0].function.description"),
-        ([{"type": "function", "function": {"name": "a"}}] * 2, "tools[1].function.name"),
-        ([{"type": "function", "function": {"name": "a"}}] * 129, "tools"),
-    ],
-)
-def test_wrong_tools(tools, param):
-    with pytest.raises(RequestError) as caught:
-        parse_tools(tools)
-    assert caught.value.param == param
 
 
 def test_a_normal_form_as_plain_json_schema():

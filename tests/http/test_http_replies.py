@@ -196,7 +196,7 @@ def test_chat_logprobs_whole_and_streamed(serve):
 
 
 def test_no_logprobs_unless_asked(serve):
-    whole, joined, _ = both(serve(say("x")), top_logprobs=2)
+    whole, joined, _ = both(serve(say("x")))
     assert whole["choices"][0]["logprobs"] is None and joined[0]["logprobs"] == []
 
 

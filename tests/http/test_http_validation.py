@@ -73,7 +73,7 @@ WRONG = [
     ("seed", -2),
     ("seed", "1"),
     ("max_tokens", 0),
-    ("max_tokens", -1),
+    ("max_tokens", -2),
     ("max_tokens", -5),
     ("max_tokens", 1.5),
     ("max_tokens", "10"),
@@ -142,7 +142,6 @@ WRONG_MESSAGES = [
     ([{"role": "user", "content": 5}], "messages[0].content"),
     ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
     ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
-    ([{"role": "assistant", "content": None}], "messages[0].content"),
     ([{"role": "user", "content": "x", "name": 5}], "messages[0].name"),
     (
         [{"role": "user", "content": "x", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}],
@@ -193,8 +192,8 @@ def test_arguments_come_as_text_or_object(arguments, text):
     assert messages[1].tool_calls[0].arguments == text and messages[2].content == ""
 
 
-@pytest.mark.parametrize("arguments", ["not json", "[1]", 5, "5", "{}x"])
-def test_arguments_that_are_no_object_are_refused(arguments):
+@pytest.mark.parametrize("arguments", [[1], 5, True])
+def test_arguments_that_are_neither_text_nor_object_are_refused(arguments):
     call = {"id": "c1", "function": {"name": "f", "arguments": arguments}}
     error = refused(parse_chat, conversation({"role": "assistant", "tool_calls": [call]}))
     assert error.code == "invalid_tool_call" and error.param == "messages[1].tool_calls[0].function.arguments"
@@ -258,7 +257,7 @@ def test_what_is_read_arrives():
     assert request.max_tokens == 9 and request.stop == ("END",) and request.ignore_leading_stop
     assert request.cache_slot == 0 and not request.cache_prompt and request.top_logprobs == 0
     assert parse(max_tokens=100_000_000).max_tokens == 100_000_000
-    assert parse(top_logprobs=5).top_logprobs is None
+    assert parse(top_logprobs=5).top_logprobs == 5
     assert parse(logprobs=True, top_logprobs=32).top_logprobs == 32
 
 
@@ -358,7 +357,6 @@ def test_tool_choices(choice, kind):
         (TOOLS, 5),
         (TOOLS, {"type": "function"}),
         (TOOLS, {"type": "function", "function": {"name": "g"}}),
-        (None, "required"),
         ([], {"type": "function", "function": {"name": "f"}}),
     ],
 )
@@ -372,7 +370,6 @@ def test_wrong_tool_choices(tools, choice):
         ({"tools": TOOLS}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"enable_thinking": True}, "enable_thinking"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"n": 2}, "n"),
         ({"logit_bias": {"100000": 1}}, "logit_bias"),
         ({"cache_slot": 1}, "cache_slot"),

@@ -30,12 +30,13 @@ class ToolCall:
 @dataclass(frozen=True)
 class ToolSpec:
     """A function the model may call; `parameters` is the normal form of a JSON schema. `strict`: one that cannot be
-    enforced in full is refused."""
+    enforced in full is refused. `grammar`: what the text of its one argument follows, in Lark."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     strict: bool = False
+    grammar: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,12 @@ class OutputFormat:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """Whether the model must call; `name` is set for `function` only."""
+    """Whether the model must call; `name` is set for `function` only. `allowed`: the tools that may be called, where
+    those are not all that are shown."""
 
     kind: Literal["auto", "none", "required", "function"] = "auto"
     name: str | None = None
+    allowed: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)

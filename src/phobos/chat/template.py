@@ -206,6 +206,8 @@ class ChatTemplate:
             variables["tools"] = definitions
         elif traits.no_tools != "missing":
             variables["tools"] = None if traits.no_tools == "none" else []
+        if "date_string" in self.source:  # Llama's name for today, with a day of 2024 where it is not told
+            variables.setdefault("date_string", datetime.now().astimezone().strftime("%d %b %Y"))
         if "xml_tools" in self.source:  # SmolLM3's name for them
             variables["xml_tools"] = definitions
         if "functions" in self.source and "datetime" in self.source:  # FireFunction's own two variables

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
+import phobos
 from phobos.counters import Counters
 from phobos.http import status
 from phobos.http.generation import Generations
@@ -190,6 +191,14 @@ async def _answer_props(routes: Routes, request: Request, channel: Channel) -> R
     return json_response(llama_server.describe_props(model, routes.generations.model_name(model)))
 
 
+async def _answer_tokenizer(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return json_response(llama_server.describe_tokenizer(await routes.generations.model()))
+
+
+async def _answer_version(routes: Routes, request: Request, channel: Channel) -> Response | None:
+    return json_response({"version": phobos.__version__})
+
+
 async def _answer_tokenize(routes: Routes, request: Request, channel: Channel) -> Response | None:
     return await _ask_model(routes, request, llama_server.tokenize)
 
@@ -286,6 +295,8 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     _MODELS: (_answer_models, _GET),
     _SLOTS: (_answer_slots, _GET),
     "/props": (_answer_props, _GET),
+    "/tokenizer_info": (_answer_tokenizer, _GET),
+    "/version": (_answer_version, _GET),
     "/v1/chat/completions": (_answer_chat, _POST),
     "/v1/chat/completions/input_tokens": (_answer_count, _POST),
     "/v1/completions": (_answer_completion, _POST),

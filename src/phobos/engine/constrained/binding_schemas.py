@@ -35,6 +35,8 @@ def bind_schemas(tools: Sequence[ToolSpec], output: OutputFormat, holds: Holds, 
             enforced = loosen_texts(flatten(enforced))
         if tool.strict and enforced.left_open:
             raise refuse_tool(tool, enforced.left_open[0])
+        if tool.grammar is not None:
+            left_open.append(f"tools.{tool.name}.format")
         bound.append(replace(tool, parameters=enforced.schema))
         left_open += list_places(f"tools.{tool.name}.parameters", enforced.left_open)
     schema = None

@@ -323,6 +323,8 @@ def offered_tools(request: GenerationRequest) -> tuple[ToolSpec, ...]:
         return ()
     if choice.kind == "function":
         return tuple(tool for tool in request.tools if tool.name == choice.name)
+    if choice.allowed is not None:
+        return tuple(tool for tool in request.tools if tool.name in choice.allowed)
     return request.tools
 
 
@@ -340,7 +342,7 @@ def _key(request: GenerationRequest, tools: Sequence[ToolSpec], thinks: bool) ->
             request.parallel_tool_calls,
             thinks,
             (output.kind, output.schema, output.pattern, output.strict),
-            [(tool.name, tool.parameters, tool.strict) for tool in tools],
+            [(tool.name, tool.parameters, tool.strict, tool.grammar) for tool in tools],
         ),
         ensure_ascii=False,
         default=dict,

@@ -7,6 +7,7 @@ reported; what Phobos knows and cannot do is refused by name.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,15 +20,16 @@ from phobos.chat.messages import (
     SamplingParams,
     ToolCall,
     ToolChoice,
-    ToolSpec,
 )
 from phobos.errors import RequestError
 from phobos.http.generation import Job
 from phobos.http.protocols.anthropic_reply import MessageDialect
-from phobos.http.protocols.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
+from phobos.http.protocols.conversation import is_continued
 from phobos.http.protocols.fields import Fields, convert, sort_fields
+from phobos.http.protocols.history import OTHER_PARTS, CallBook, LeftOut, unreadable
 from phobos.http.protocols.openai import parse_stops, schema_output
 from phobos.http.protocols.sampling import SAMPLING
+from phobos.http.protocols.tools import MESSAGES, Offer, check_tool_name, read_tools
 from phobos.http.served import ServedModel
 from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
@@ -37,6 +39,21 @@ _BOOKKEEPING = frozenset(
     {"cache_control", "inference_geo", "speed", "diagnostics", "user_profile_id", "workspace_id", "context_management"}
 )
 _NOT_OFFERED = ("container", "mcp_servers", "prefill")
+# Blocks of tools that a host runs.
+_HOSTED = frozenset(
+    (
+        "server_tool_use",
+        "web_search_tool_result",
+        "web_fetch_tool_result",
+        "code_execution_tool_result",
+        "bash_code_execution_tool_result",
+        "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+        "mcp_tool_use",
+        "mcp_tool_result",
+        "container_upload",
+    )
+)
 _BILLING = "x-anthropic-billing-header:"  # a client's note to its vendor, new with every request
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -93,16 +110,17 @@ def parse_message_job(body: dict[str, Any], request_id: str, settings: ServeSett
     fields, asked = _read(body, settings)
     if asked.max_tokens is None:
         raise RequestError("max_tokens is required", param="max_tokens")
-    request = _request(fields.values, asked, request_id, settings)
+    request, ignored = _request(fields.values, asked, request_id, settings)
     omits = asked.thinking is not None and asked.thinking.display == "omitted"
     dialect = MessageDialect(request_id, omits_thinking=omits)
-    return Job((request,), bool(asked.stream), asked.model, dialect, fields.unknown)
+    field = "thinking" if asked.thinking is not None and asked.thinking.type == "enabled" else ""
+    return Job((request,), bool(asked.stream), asked.model, dialect, (*fields.unknown, *ignored), field)
 
 
 def count_tokens(body: dict[str, Any], model: ServedModel, request_id: str, settings: ServeSettings) -> dict[str, int]:
     """How many tokens the prompt of a messages request has, also of one that does not fit. Raises `RequestError`."""
     fields, asked = _read(body, settings)
-    request = _request(fields.values, asked, request_id, settings)
+    request, _ = _request(fields.values, asked, request_id, settings)
     return {"input_tokens": len(model.prepare(request, any_length=True).tokens)}
 
 
@@ -128,16 +146,19 @@ def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
 
 def _request(
     values: dict[str, Any], asked: MessagesFields, request_id: str, settings: ServeSettings
-) -> GenerationRequest:
+) -> tuple[GenerationRequest, tuple[str, ...]]:
+    """The request, and the places of what is left out of it."""
     if asked.messages is None:
         raise RequestError("messages is required", param="messages")
-    messages = parse_conversation(asked.system, asked.messages)
-    tools = parse_flat_tools(asked.tools, kinds=(None, "custom"), schema="input_schema", strict=settings.strict_fields)
-    choice = _parse_choice(asked.tool_choice, tools)
-    thinking = asked.thinking.type if asked.thinking is not None else "disabled"
+    left_out = LeftOut()
+    messages = parse_conversation(asked.system, asked.messages, left_out)
+    offer = read_tools(asked.tools, MESSAGES, strict=settings.strict_fields)
+    tools = offer.tools
+    choice, ignored = _parse_choice(asked.tool_choice, offer)
+    thinking = asked.thinking.type if asked.thinking is not None else "adaptive" if settings.think else "disabled"
     effort = asked.output_config.effort if asked.output_config is not None else None
     place = f"messages[{len(asked.messages) - 1}]"
-    return GenerationRequest(
+    request = GenerationRequest(
         request_id=request_id,
         messages=messages,
         tools=tools,
@@ -148,7 +169,7 @@ def _request(
         max_tokens=asked.max_tokens,
         stop=parse_stops(asked.stop_sequences, "stop_sequences"),
         thinking=thinking != "disabled",
-        thinking_optional=thinking == "adaptive",
+        thinking_optional=thinking == "adaptive" or not settings.strict_fields,
         thinking_budget=asked.thinking.budget_tokens if asked.thinking is not None else None,
         reasoning_effort="xhigh" if effort == "max" else effort,
         prefill_thinking=settings.prefill_thinking,
@@ -156,12 +177,13 @@ def _request(
         cache_slot=asked.cache_slot,
         cache_prompt=asked.cache_prompt is not False,
     )
+    return request, (*offer.left_out, *left_out.places, *ignored)
 
 
 # --- the conversation -----------------------------------------------------------------------------------------------
 
 
-def parse_conversation(system: Any, value: Any) -> tuple[Message, ...]:
+def parse_conversation(system: Any, value: Any, left_out: LeftOut) -> tuple[Message, ...]:
     """`system` and `messages`. Raises `RequestError`."""
     if not isinstance(value, list):
         raise _invalid("messages must be a list of messages", "messages")
@@ -169,7 +191,7 @@ def parse_conversation(system: Any, value: Any) -> tuple[Message, ...]:
         raise _invalid("messages must hold at least one message", "messages")
     messages: list[Message] = []
     if system is not None:
-        text = _join_text(system, "system", skip=_BILLING)
+        text = _join_text(system, "system", left_out, skip=_BILLING)
         if text:
             messages.append(Message("system", text))
     calls = CallBook()
@@ -179,24 +201,26 @@ def parse_conversation(system: Any, value: Any) -> tuple[Message, ...]:
             raise _invalid(f"{place} must be an object with a role and content", place)
         role, content = item.get("role"), item.get("content")
         if role == "assistant":
-            messages.append(_parse_assistant(content, place, calls))
+            messages.append(_parse_assistant(content, place, calls, left_out))
         elif role == "user":
-            messages += _parse_user(content, place, calls)
+            messages += _parse_user(content, place, calls, left_out)
         elif role == "system":
-            messages.append(Message("system", _join_text(content, f"{place}.content")))
+            messages.append(Message("system", _join_text(content, f"{place}.content", left_out)))
         else:
             found = "is missing" if role is None else f"is {quoted(role)}"
             raise _invalid(f"{place}.role {found}: it must be user or assistant", f"{place}.role")
+    left_out.check()
     return tuple(messages)
 
 
-def _parse_user(content: Any, place: str, calls: CallBook) -> list[Message]:
+def _parse_user(content: Any, place: str, calls: CallBook, left_out: LeftOut) -> list[Message]:
     """Text as one message, each tool's result as one of its own, in their order."""
+    left_out.begin_user()
     messages: list[Message] = []
     texts: list[str] = []
     for block, where in _blocks_of(content, f"{place}.content"):
         if block.get("type") != "tool_result":
-            texts.append(_block_text(block, where))
+            texts.append(_block_text(block, where, left_out, by_user=True))
             continue
         if texts:
             messages.append(Message("user", "\n".join(texts)))
@@ -204,34 +228,36 @@ def _parse_user(content: Any, place: str, calls: CallBook) -> list[Message]:
         call_id = block.get("tool_use_id")
         if call_id is not None and not isinstance(call_id, str):
             raise _invalid(f"{where}.tool_use_id must be a string", f"{where}.tool_use_id")
-        calls.note_result(call_id, f"{where}.tool_use_id")
-        messages.append(Message("tool", _result_text(block, where), tool_call_id=call_id))
+        own_id = calls.note_result(call_id, f"{where}.tool_use_id")
+        messages.append(Message("tool", _result_text(block, where, left_out), tool_call_id=own_id))
     if texts or not messages:
         messages.append(Message("user", "\n".join(texts)))
     return messages
 
 
-def _result_text(block: dict[str, Any], place: str) -> str:
+def _result_text(block: dict[str, Any], place: str, left_out: LeftOut) -> str:
     content = block.get("content")
-    text = "" if content is None else _join_text(content, f"{place}.content")
+    text = "" if content is None else _join_text(content, f"{place}.content", left_out)
     if block.get("is_error") is True and not text.lower().startswith("error"):
         return f"Error: {text}"
     return text
 
 
-def _parse_assistant(content: Any, place: str, calls: CallBook) -> Message:
+def _parse_assistant(content: Any, place: str, calls: CallBook, left_out: LeftOut) -> Message:
     texts: list[str] = []
     reasoning: list[str] = []
     made: list[ToolCall] = []
-    for block, where in _blocks_of(content, f"{place}.content"):
+    for block, where in _blocks_of("" if content is None else content, f"{place}.content"):
         kind = block.get("type")
         if kind == "thinking":
             reasoning.append(_text_of(block, "thinking", where))
         elif kind == "tool_use":
-            made.append(_parse_call(block, where))
-            calls.note_call(made[-1].id, f"{where}.id")
+            call = _parse_call(block, where)
+            made.append(replace(call, id=calls.note_call(call.id, f"{where}.id")))
+        elif isinstance(kind, str) and kind in _HOSTED:
+            left_out.places.append(f"{where}.{kind}")
         elif kind != "redacted_thinking":
-            texts.append(_block_text(block, where))
+            texts.append(_block_text(block, where, left_out))
     text = "".join(texts)
     return Message(
         "assistant",
@@ -263,19 +289,17 @@ def _blocks_of(content: Any, place: str) -> list[tuple[dict[str, Any], str]]:
     return [(block, f"{place}[{index}]") for index, block in enumerate(content)]
 
 
-def _join_text(content: Any, place: str, *, skip: str | None = None) -> str:
-    texts = [_block_text(block, where) for block, where in _blocks_of(content, place)]
+def _join_text(content: Any, place: str, left_out: LeftOut, *, skip: str | None = None) -> str:
+    texts = [_block_text(block, where, left_out) for block, where in _blocks_of(content, place)]
     return "\n".join(text for text in texts if skip is None or not text.startswith(skip))
 
 
-def _block_text(block: dict[str, Any], place: str) -> str:
+def _block_text(block: dict[str, Any], place: str, left_out: LeftOut, *, by_user: bool = False) -> str:
     kind = block.get("type")
+    if isinstance(kind, str) and kind in OTHER_PARTS:
+        return left_out.replace(kind, place, by_user=by_user)
     if kind != "text":
-        raise RequestError(
-            f"{place}.type {quoted(kind)} is not supported: this model reads text only",
-            code="unsupported_content",
-            param=f"{place}.type",
-        )
+        raise unreadable(kind, place)
     return _text_of(block, "text", place)
 
 
@@ -293,22 +317,21 @@ def _invalid(message: str, param: str) -> RequestError:
 # --- tools and formats ----------------------------------------------------------------------------------------------
 
 
-def _parse_choice(value: ToolChoiceField | None, tools: tuple[ToolSpec, ...]) -> ToolChoice:
+def _parse_choice(value: ToolChoiceField | None, offer: Offer) -> tuple[ToolChoice, tuple[str, ...]]:
+    """`tool_choice`, and what of it is ignored. Raises `RequestError`."""
     if value is None or value.type == "auto":
-        return ToolChoice()
+        return ToolChoice(), ()
     if value.type == "none":
-        return ToolChoice("none")
+        return ToolChoice("none"), ()
     if value.type == "any":
-        if not tools:
-            raise RequestError("tool_choice is any, but there are no tools", param="tool_choice")
-        return ToolChoice("required")
+        return (ToolChoice("required"), ()) if offer.tools else (ToolChoice(), ("tool_choice",))
     if value.name is None:
         raise RequestError("tool_choice.name is required", param="tool_choice.name")
-    if value.name not in {tool.name for tool in tools}:
+    if value.name not in {tool.name for tool in offer.tools}:
         raise RequestError(
             f"tool_choice names {quoted(value.name)}, which is not among the tools", param="tool_choice.name"
         )
-    return ToolChoice("function", value.name)
+    return ToolChoice("function", value.name), ()
 
 
 def _parse_output(config: OutputConfig | None, strict: bool) -> OutputFormat:

@@ -6,14 +6,15 @@ list (`messages[2].content`). A tool's result must answer one call that is known
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from phobos.chat.messages import Message, Role, ToolCall, ToolSpec
-from phobos.chat.tool_schemas import MAX_TOOLS, normalise_parameters
 from phobos.errors import RequestError
+from phobos.http.protocols.history import OTHER_PARTS, CallBook, LeftOut, mend_arguments, unreadable
+from phobos.http.protocols.tools import check_tool_name
 from phobos.http.transport.wire import quoted
 
 _ROLES: dict[str, Role] = {
@@ -23,7 +24,6 @@ _ROLES: dict[str, Role] = {
     "assistant": "assistant",
     "tool": "tool",
 }
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 RESERVED_KWARGS = frozenset(
     {
@@ -32,32 +32,6 @@ RESERVED_KWARGS = frozenset(
         *("bos_token", "eos_token", "unk_token", "pad_token"),
     }
 )
-
-
-class CallBook:
-    """Which calls a conversation has made, and which of them have no answer yet."""
-
-    def __init__(self) -> None:
-        self._open: set[str] = set()
-        self._seen: set[str] = set()
-
-    def note_call(self, call_id: str, place: str) -> None:
-        """A call is made. Raises `RequestError` for an id that was used before."""
-        if call_id in self._seen:
-            raise RequestError(
-                f"{place}: the call id {quoted(call_id)} is used twice", code="invalid_tool_call", param=place
-            )
-        self._seen.add(call_id)
-        self._open.add(call_id)
-
-    def note_result(self, call_id: str | None, place: str) -> None:
-        """A call is answered. Raises `RequestError` where no open call has this id."""
-        if call_id is None:
-            raise RequestError(f"{place} is required on a tool's result", code="invalid_tool_result", param=place)
-        if call_id not in self._open:
-            reason = "is answered twice" if call_id in self._seen else "answers no call made before it"
-            raise RequestError(f"{place} {quoted(call_id)} {reason}", code="invalid_tool_result", param=place)
-        self._open.discard(call_id)
 
 
 def split_template_kwargs(given: dict[str, Any] | None) -> tuple[dict[str, Any], bool | None]:
@@ -75,8 +49,9 @@ def split_template_kwargs(given: dict[str, Any] | None) -> tuple[dict[str, Any],
     return kwargs, thinking
 
 
-def parse_messages(value: Any, *, param: str = "messages") -> tuple[Message, ...]:
+def parse_messages(value: Any, left_out: LeftOut) -> tuple[Message, ...]:
     """The conversation. Raises `RequestError`."""
+    param = "messages"
     if not isinstance(value, list):
         raise _invalid(f"{param} must be a list of messages", param)
     if not value:
@@ -87,12 +62,14 @@ def parse_messages(value: Any, *, param: str = "messages") -> tuple[Message, ...
         place = f"{param}[{index}]"
         if not isinstance(item, dict):
             raise _invalid(f"{place} must be an object with a role and content", place)
-        message = _parse_message(item, place)
-        for call in message.tool_calls:
-            calls.note_call(call.id, f"{place}.tool_calls")
+        message = _parse_message(item, place, left_out)
+        made = tuple(replace(call, id=calls.note_call(call.id, f"{place}.tool_calls")) for call in message.tool_calls)
+        message = replace(message, tool_calls=made)
         if message.role == "tool":
-            calls.note_result(message.tool_call_id, f"{place}.tool_call_id")
+            own_id = calls.note_result(message.tool_call_id, f"{place}.tool_call_id")
+            message = replace(message, tool_call_id=own_id)
         messages.append(message)
+    left_out.check()
     return tuple(messages)
 
 
@@ -113,7 +90,7 @@ def is_continued(messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], pla
     return True
 
 
-def _parse_message(item: dict[str, Any], place: str) -> Message:
+def _parse_message(item: dict[str, Any], place: str, left_out: LeftOut) -> Message:
     name = item.get("role")
     if not isinstance(name, str) or name not in _ROLES:
         known = ", ".join(_ROLES)
@@ -124,9 +101,11 @@ def _parse_message(item: dict[str, Any], place: str) -> Message:
     if calls and role != "assistant":
         raise _invalid(f"{place}.tool_calls belongs to assistant messages", f"{place}.tool_calls")
     reasoning = _text_field(item, "reasoning_content", place) or _text_field(item, "reasoning", place)
-    content = _parse_content(item.get("content"), f"{place}.content")
+    if role == "user":
+        left_out.begin_user()
+    content = _parse_content(item.get("content"), f"{place}.content", left_out, by_user=role == "user")
     if content is None:
-        if role == "tool" or (role == "assistant" and reasoning):
+        if role == "tool" or (role == "assistant" and not calls) or (calls and reasoning):
             content = ""
         elif not calls:
             raise _invalid(f"{place}.content is required for role {name}", f"{place}.content")
@@ -147,25 +126,24 @@ def _text_field(item: dict[str, Any], name: str, place: str) -> str | None:
     return value
 
 
-def _parse_content(value: Any, place: str) -> str | None:
+def _parse_content(value: Any, place: str, left_out: LeftOut, *, by_user: bool) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise _invalid(f"{place} must be a string or a list of parts", place)
-    return "".join(_parse_part(part, f"{place}[{index}]") for index, part in enumerate(value))
+    parts = enumerate(value)
+    return "".join(_parse_part(part, f"{place}[{index}]", left_out, by_user=by_user) for index, part in parts)
 
 
-def _parse_part(part: Any, place: str) -> str:
+def _parse_part(part: Any, place: str, left_out: LeftOut, *, by_user: bool) -> str:
     if not isinstance(part, dict):
         raise _invalid(f"{place} must be an object with a type", place)
     kind = part.get("type")
     field = "refusal" if kind == "refusal" else "text"
+    if isinstance(kind, str) and kind in OTHER_PARTS:
+        return left_out.replace(kind, place, by_user=by_user)
     if kind not in ("text", "refusal"):
-        raise RequestError(
-            f"{place}.type {quoted(kind)} is not supported: this model reads text only",
-            code="unsupported_content",
-            param=f"{place}.type",
-        )
+        raise unreadable(kind, place)
     text = part.get(field)
     if not isinstance(text, str):
         raise _invalid(f"{place}.{field} must be a string", f"{place}.{field}")
@@ -192,68 +170,15 @@ def _parse_call(item: Any, place: str) -> ToolCall:
 
 
 def _parse_arguments(value: Any, place: str) -> str:
-    """The JSON text of an object, as it was sent where it was sent as text, so that numbers keep every digit."""
+    """The JSON text of an object, as it was sent where it was sent as text, so that numbers keep every digit; what was
+    cut off is closed."""
     if value is None or value == "":
         return "{}"
     if isinstance(value, dict):
         return msgspec.json.encode(value).decode()
     if isinstance(value, str):
-        try:
-            if isinstance(msgspec.json.decode(value), dict):
-                return value
-        except (msgspec.DecodeError, RecursionError):
-            pass
+        return mend_arguments(value)
     raise _invalid_call(f"{place} must be the JSON text of an object", place)
-
-
-def check_tool_name(value: Any, place: str) -> str:
-    """A tool's name. Raises `RequestError` quoting a bad one back."""
-    if not isinstance(value, str) or not _TOOL_NAME.fullmatch(value):
-        raise RequestError(
-            f"{place} {quoted(value)} is no tool name: use up to 128 letters, digits, and any of _ - . : /",
-            code="invalid_tool_name",
-            param=place,
-        )
-    return value
-
-
-def parse_flat_tools(value: Any, *, kinds: tuple[str | None, ...], schema: str, strict: bool) -> tuple[ToolSpec, ...]:
-    """`tools` whose fields stand at the top: name, description, and the parameters under `schema`. Only the `kinds`
-    that a client runs itself are here; `strict`: all tools are. Raises `RequestError`."""
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise RequestError("tools must be a list", param="tools")
-    if len(value) > MAX_TOOLS:
-        raise RequestError(f"tools holds {len(value)} tools, and at most {MAX_TOOLS} are taken", param="tools")
-    tools: dict[str, ToolSpec] = {}
-    for index, item in enumerate(value):
-        place = f"tools[{index}]"
-        tool = _parse_flat_tool(item, place, kinds, schema, strict)
-        if tool.name in tools:
-            raise RequestError(
-                f"{place}.name {quoted(tool.name)} is taken twice", code="invalid_tool_name", param=f"{place}.name"
-            )
-        tools[tool.name] = tool
-    return tuple(tools.values())
-
-
-def _parse_flat_tool(item: Any, place: str, kinds: tuple[str | None, ...], schema: str, strict: bool) -> ToolSpec:
-    if not isinstance(item, dict):
-        raise RequestError(f"{place} must be an object with a name", param=place)
-    kind = item.get("type")
-    if kind not in kinds:
-        raise RequestError(
-            f"{place}.type {quoted(kind)} is not supported: only tools the client runs are",
-            code="unsupported_value",
-            param=f"{place}.type",
-        )
-    name = check_tool_name(item.get("name"), f"{place}.name")
-    description = item.get("description")
-    if description is not None and not isinstance(description, str):
-        raise RequestError(f"{place}.description must be a string", param=f"{place}.description")
-    parameters = normalise_parameters(name, item.get(schema))
-    return ToolSpec(name, description or "", parameters, strict=strict or item.get("strict") is True)
 
 
 def _invalid(message: str, param: str) -> RequestError:

@@ -10,11 +10,12 @@ import msgspec
 
 import phobos
 from phobos.chat.messages import GenerationRequest
-from phobos.chat.tool_schemas import parse_tools
 from phobos.counters import Snapshot
 from phobos.errors import RequestError
 from phobos.http.protocols.conversation import parse_messages, split_template_kwargs
 from phobos.http.protocols.fields import convert, decode_object
+from phobos.http.protocols.history import LeftOut
+from phobos.http.protocols.tools import CHAT, read_tools
 from phobos.http.served import ServedModel, SlotActions
 from phobos.sampling_fields import FIELDS, resolve
 
@@ -22,7 +23,9 @@ from phobos.sampling_fields import FIELDS, resolve
 class TokenizeFields(msgspec.Struct):
     """`POST /tokenize`."""
 
-    content: str
+    content: str | None = None
+    prompt: str | None = None  # vLLM's names
+    add_special_tokens: bool | None = None
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None
@@ -51,7 +54,13 @@ def tokenize(body: dict[str, Any], model: ServedModel) -> dict[str, Any]:
     """Text to ids; with `with_pieces` each id with its text, or its bytes where they are no text."""
     asked = convert(_present(body), TokenizeFields)
     special = asked.parse_special is not False
-    ids = model.tokenizer.encode(asked.content, special=special, bos=bool(asked.add_special))
+    text = asked.content if asked.content is not None else asked.prompt
+    if text is None:
+        raise RequestError("content is required", param="content")
+    bos = asked.add_special if asked.content is not None else asked.add_special_tokens is not False
+    ids = model.tokenizer.encode(text, special=special, bos=bool(bos))
+    if asked.content is None:
+        return {"tokens": ids, "count": len(ids), "max_model_len": model.n_ctx}
     if not asked.with_pieces:
         return {"tokens": ids}
     return {"tokens": [{"id": token, "piece": _shown_piece(model.tokenizer.piece(token))} for token in ids]}
@@ -80,8 +89,8 @@ def apply_template(body: dict[str, Any], model: ServedModel, request_id: str) ->
         thinking = asked.enable_thinking
     request = GenerationRequest(
         request_id=request_id,
-        messages=parse_messages(asked.messages),
-        tools=parse_tools(asked.tools),
+        messages=parse_messages(asked.messages, LeftOut()),
+        tools=read_tools(asked.tools, CHAT).tools,
         thinking=thinking is True,
         template_kwargs=kwargs,
     )
@@ -173,6 +182,20 @@ def describe_props(model: ServedModel, name: str) -> dict[str, Any]:
         "modalities": {"vision": False, "audio": False},
         "build_info": f"phobos-{phobos.__version__}",
         "is_sleeping": False,
+    }
+
+
+def describe_tokenizer(model: ServedModel) -> dict[str, Any]:
+    """What evaluation tools ask of a tokenizer, in vLLM's shape."""
+    props = describe_props(model, "")
+    return {
+        "tokenizer_class": "GGUF",
+        "bos_token": props["bos_token"],
+        "eos_token": props["eos_token"],
+        "pad_token": props["eos_token"],
+        "chat_template": props["chat_template"],
+        "model_max_length": model.n_ctx,
+        "vocab_size": model.tokenizer.n_vocab,
     }
 
 

@@ -18,16 +18,16 @@ from phobos.chat.messages import (
     Message,
     OutputFormat,
     SamplingParams,
-    ToolChoice,
     ToolSpec,
 )
-from phobos.chat.tool_schemas import parse_tools
 from phobos.errors import RequestError
 from phobos.http.generation import Job
 from phobos.http.protocols.conversation import is_continued, parse_messages, split_template_kwargs
 from phobos.http.protocols.fields import convert, sort_fields
+from phobos.http.protocols.history import LeftOut
 from phobos.http.protocols.openai_reply import ChatDialect, CompletionDialect
 from phobos.http.protocols.sampling import SAMPLING
+from phobos.http.protocols.tools import CHAT, read_choice, read_tools
 from phobos.http.served import ServedModel
 from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
@@ -37,6 +37,7 @@ MAX_PROMPTS = 128
 MAX_BIASES = 1024
 
 _Count = Annotated[int, Meta(ge=1)]
+_Limit = Annotated[int, Meta(ge=-1)]  # -1: none
 _Natural = Annotated[int, Meta(ge=0)]
 _Token = Annotated[int, Meta(ge=0)]
 
@@ -51,7 +52,7 @@ class SharedFields(msgspec.Struct, kw_only=True):
     """What chat and completion requests have in common beside the sampling fields."""
 
     model: str | None = None
-    max_tokens: _Count | None = None
+    max_tokens: _Limit | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     stop: str | list[str] | None = None
     ignore_leading_stop: bool | None = None
@@ -66,7 +67,7 @@ class ChatFields(SharedFields, kw_only=True):
     """`POST /v1/chat/completions`."""
 
     messages: Any = None
-    max_completion_tokens: _Count | None = None
+    max_completion_tokens: _Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: Any = None
@@ -78,7 +79,7 @@ class ChatFields(SharedFields, kw_only=True):
     enable_thinking: bool | None = None
     preserve_thinking: bool | None = None
     thinking_budget: _Natural | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     modalities: list[str] | None = None
     audio: Any = None
     prediction: Any = None
@@ -117,13 +118,15 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
             raise RequestError(f"{name} is not supported here", code="unsupported_parameter", param=name)
     if asked.modalities is not None and asked.modalities != ["text"]:
         raise RequestError("modalities: only text can be produced", code="unsupported_value", param="modalities")
-    messages = parse_messages(asked.messages if asked.messages is not None else _missing("messages"))
-    tools = parse_tools(asked.tools, strict=settings.strict_fields)
-    choice = _parse_tool_choice(asked.tool_choice, tools)
+    left_out = LeftOut()
+    messages = parse_messages(asked.messages if asked.messages is not None else _missing("messages"), left_out)
+    offer = read_tools(asked.tools, CHAT, strict=settings.strict_fields)
+    tools = offer.tools
+    choice, ignored = read_choice(asked.tool_choice, offer)
     if asked.strict_tool_calls and (asked.stream or asked.logprobs):
         other = "stream" if asked.stream else "logprobs"
         raise RequestError(f"strict_tool_calls cannot be combined with {other}", param="strict_tool_calls")
-    thinking, kwargs = _parse_thinking(asked)
+    thinking, kwargs = _parse_thinking(asked, settings)
     request = GenerationRequest(
         request_id=request_id,
         messages=messages,
@@ -133,14 +136,15 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
         strict_tool_calls=bool(asked.strict_tool_calls),
         output=_parse_output(asked, settings.strict_fields),
         sampling=SamplingParams(**SAMPLING.read(fields.values), logit_bias=_logit_bias(asked.logit_bias)),
-        max_tokens=asked.max_completion_tokens or asked.max_tokens,
+        max_tokens=_read_limit(asked, asked.max_completion_tokens, least=1),
         stop=parse_stops(asked.stop),
         ignore_leading_stop=bool(asked.ignore_leading_stop),
         n=asked.n or 1,
-        top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+        top_logprobs=_read_logprobs(asked),
         thinking=thinking,
         thinking_budget=asked.thinking_budget,
-        reasoning_effort=asked.reasoning_effort,
+        thinking_optional=_thinks_by_effort(asked) and not settings.strict_fields,
+        reasoning_effort="xhigh" if asked.reasoning_effort == "max" else asked.reasoning_effort,
         preserve_thinking=asked.preserve_thinking,
         prefill_thinking=settings.prefill_thinking,
         continue_assistant=_continues(asked, settings) and _is_continued(asked, messages, tools),
@@ -149,7 +153,8 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
         cache_prompt=asked.cache_prompt is not False,
     )
     dialect = ChatDialect(request, include_usage=_wants_usage(asked))
-    return Job((request,), bool(asked.stream), asked.model, dialect, fields.unknown)
+    ignored = (*fields.unknown, *offer.left_out, *left_out.places, *ignored)
+    return Job((request,), bool(asked.stream), asked.model, dialect, ignored, _name_effort(asked))
 
 
 def count_chat_tokens(
@@ -194,7 +199,7 @@ def parse_completion(body: dict[str, Any], request_id: str, settings: ServeSetti
             prompt=prompt,
             suffix=asked.suffix,
             sampling=sampling,
-            max_tokens=asked.max_tokens,
+            max_tokens=_read_limit(asked, None, least=0 if asked.echo else 1),
             stop=parse_stops(asked.stop),
             ignore_leading_stop=bool(asked.ignore_leading_stop),
             n=asked.n or 1,
@@ -255,32 +260,43 @@ def parse_prompts(value: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
     return tuple(item if isinstance(item, str) else tuple(item) for item in value)
 
 
-def _parse_thinking(asked: ChatFields) -> tuple[bool, dict[str, Any]]:
+def _parse_thinking(asked: ChatFields, settings: ServeSettings) -> tuple[bool, dict[str, Any]]:
     """Whether to reason, and what else the template is told."""
     kwargs, wanted = split_template_kwargs(asked.chat_template_kwargs)
     if wanted is None:
         wanted = asked.enable_thinking
     if wanted is None:
-        wanted = asked.reasoning_effort not in (None, "none")
+        wanted = settings.think if asked.reasoning_effort is None else asked.reasoning_effort != "none"
     return wanted, kwargs
 
 
-def _parse_tool_choice(value: Any, tools: tuple[ToolSpec, ...]) -> ToolChoice:
-    if value is None:
-        return ToolChoice()
-    name = None
-    if isinstance(value, dict) and value.get("type") == "function":
-        function = value.get("function")
-        name = function.get("name") if isinstance(function, dict) else value.get("name")
-        if not isinstance(name, str):
-            raise RequestError("tool_choice.function.name is required", param="tool_choice")
-    elif value not in ("auto", "none", "required"):
-        raise RequestError("tool_choice must be auto, none, required or a named function", param="tool_choice")
-    if name is not None and name not in {tool.name for tool in tools}:
-        raise RequestError(f"tool_choice names {quoted(name)}, which is not among the tools", param="tool_choice")
-    if value == "required" and not tools:
-        raise RequestError("tool_choice is required, but there are no tools", param="tool_choice")
-    return ToolChoice("function", name) if name is not None else ToolChoice(value)
+def _name_effort(asked: ChatFields) -> str:
+    return "" if asked.reasoning_effort is None else "reasoning_effort"
+
+
+def _read_limit(asked: SharedFields, newer: int | None, *, least: int) -> int | None:
+    """The most tokens of an answer; None where there is no limit. Raises `RequestError`."""
+    name = "max_tokens" if newer is None else "max_completion_tokens"
+    limit = asked.max_tokens if newer is None else newer
+    if limit is None or limit == -1:
+        return None
+    if limit < least:
+        hint = "" if least == 0 else ": 0 needs echo" if isinstance(asked, CompletionFields) else ""
+        raise RequestError(f"{name} must be at least 1, or -1 for no limit{hint}", param=name)
+    return limit
+
+
+def _read_logprobs(asked: ChatFields) -> int | None:
+    """How many candidates are told beside each token; asking for some asks for log-probabilities."""
+    if asked.logprobs is False and asked.top_logprobs:
+        raise RequestError("top_logprobs needs logprobs: leave out logprobs or send true", param="top_logprobs")
+    wanted = asked.logprobs or asked.top_logprobs is not None
+    return asked.top_logprobs or 0 if wanted and asked.logprobs is not False else None
+
+
+def _thinks_by_effort(asked: ChatFields) -> bool:
+    """Whether only an effort, or the server's flag, asks for reasoning; a model without any answers then as it can."""
+    return not any((asked.enable_thinking, (asked.chat_template_kwargs or {}).get("enable_thinking")))
 
 
 def _parse_output(asked: ChatFields, strict: bool) -> OutputFormat:

@@ -315,6 +315,14 @@ class ChatDialect:
 # --- completions ----------------------------------------------------------------------------------------------------
 
 
+def _by_spelling(entry: TokenLogprob) -> dict[str, float]:
+    """The candidates by their texts: the best of those that are spelt alike, and the chosen token."""
+    best: dict[str, float] = {}
+    for candidate in (*entry.top, entry):
+        best[candidate.text] = max(candidate.logprob, best.get(candidate.text, candidate.logprob))
+    return best
+
+
 class _CompletionChoice:
     """One choice's text so far; turns events into pieces of text with their log-probabilities."""
 
@@ -360,7 +368,7 @@ class _CompletionChoice:
             unknown = first_unknown and index == 0
             part["tokens"].append(entry.text)
             part["token_logprobs"].append(None if unknown else entry.logprob)
-            part["top_logprobs"].append(None if unknown else {top.text: top.logprob for top in entry.top})
+            part["top_logprobs"].append(None if unknown else _by_spelling(entry))
             part["text_offset"].append(start)
             start += len(entry.text)
         for name, values in part.items():

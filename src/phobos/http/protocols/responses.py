@@ -1,7 +1,6 @@
 """OpenAI's Responses API, stateless: fields in, a `Job` out. Replies are made in `responses_reply.py`.
 
-Input items become the messages every protocol shares: what the assistant thought, said and called between two others'
-turns is one message. Nothing is stored: what would need an earlier response is refused by name.
+Nothing is stored: what would need an earlier response is refused by name.
 """
 
 from __future__ import annotations
@@ -14,26 +13,24 @@ from msgspec import Meta
 from phobos.chat.messages import (
     MAX_TOP_LOGPROBS,
     GenerationRequest,
-    Message,
     OutputFormat,
     SamplingParams,
-    ToolCall,
-    ToolChoice,
-    ToolSpec,
 )
 from phobos.errors import RequestError
 from phobos.http.generation import Job
-from phobos.http.protocols.conversation import CallBook, check_tool_name, is_continued, parse_flat_tools
+from phobos.http.protocols.conversation import is_continued
 from phobos.http.protocols.fields import convert, sort_fields
+from phobos.http.protocols.history import LeftOut
 from phobos.http.protocols.openai import parse_output, schema_output
+from phobos.http.protocols.response_items import parse_input
 from phobos.http.protocols.responses_reply import ResponseDialect
 from phobos.http.protocols.sampling import SAMPLING
-from phobos.http.transport.wire import quoted
+from phobos.http.protocols.tools import RESPONSES, read_choice, read_tools
 from phobos.settings import ServeSettings
 
 _Natural = Annotated[int, Meta(ge=0)]
 _Count = Annotated[int, Meta(ge=1)]
-_Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+_Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 # What an answer may be asked to include; what else stands there belongs to tools that are not here.
 _LOGPROBS = "message.output_text.logprobs"
@@ -92,16 +89,20 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
     fields = sort_fields(body, _NAMES, strict=settings.strict_fields)
     asked = convert(_without_nulls(fields.values), ResponsesFields)
     _refuse_what_is_not_here(asked)
-    messages, place = parse_input(asked.instructions, asked.input)
-    tools = parse_flat_tools(asked.tools, kinds=("function",), schema="parameters", strict=settings.strict_fields)
+    offer = read_tools(asked.tools, RESPONSES, strict=settings.strict_fields)
+    tools, left_out = offer.tools, LeftOut()
+    choice, ignored = read_choice(asked.tool_choice, offer)
+    messages, place = parse_input(asked.instructions, asked.input, offer, left_out)
     effort = asked.reasoning.effort if asked.reasoning is not None else None
-    thinking = asked.enable_thinking if asked.enable_thinking is not None else effort not in (None, "none")
+    thinking = settings.think if effort is None else effort != "none"
+    if asked.enable_thinking is not None:
+        thinking = asked.enable_thinking
     sampling = SamplingParams(**SAMPLING.read(fields.values))
     request = GenerationRequest(
         request_id=request_id,
         messages=messages,
         tools=tools,
-        tool_choice=_parse_choice(asked.tool_choice, tools),
+        tool_choice=choice,
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         output=_parse_format(asked.text, settings.strict_fields),
         sampling=sampling,
@@ -109,14 +110,22 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
         top_logprobs=_parse_logprobs(asked),
         thinking=thinking,
         thinking_budget=asked.thinking_budget,
-        reasoning_effort=effort,
+        thinking_optional=not asked.enable_thinking and not settings.strict_fields,
+        reasoning_effort="xhigh" if effort == "max" else effort,
         prefill_thinking=settings.prefill_thinking,
         continue_assistant=settings.continue_assistant and is_continued(messages, tools, place),
         cache_slot=asked.cache_slot,
         cache_prompt=asked.cache_prompt is not False,
     )
-    dialect = ResponseDialect(_echo(asked, sampling, body.get("metadata")))
-    return Job((request,), bool(asked.stream), asked.model, dialect, fields.unknown)
+    dialect = ResponseDialect(_echo(asked, sampling, body.get("metadata")), offer.called)
+    ignored = (*fields.unknown, *_ignored(asked), *offer.left_out, *left_out.places, *ignored)
+    return Job((request,), bool(asked.stream), asked.model, dialect, ignored, "reasoning.effort" if effort else "")
+
+
+def _ignored(asked: ResponsesFields) -> tuple[str, ...]:
+    """What is known and without effect: nothing is cut out of a prompt, and nothing found by tools of a host's."""
+    includes = tuple(f"include.{name}" for name in asked.include or () if name not in _INCLUDES)
+    return (*(("truncation",) if asked.truncation == "auto" else ()), *includes)
 
 
 def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
@@ -151,36 +160,12 @@ def _refuse_what_is_not_here(asked: ResponsesFields) -> None:
             )
     if asked.background:
         raise RequestError("background responses are not offered", code="unsupported_value", param="background")
-    if asked.truncation == "auto":
-        raise RequestError(
-            "truncation must be disabled: nothing is cut out of a prompt", code="unsupported_value", param="truncation"
-        )
-    for name in asked.include or ():
-        if name not in _INCLUDES:
-            raise RequestError(f"include: {quoted(name)} is not here", code="unsupported_value", param="include")
 
 
 def _parse_logprobs(asked: ResponsesFields) -> int | None:
     if asked.top_logprobs or _LOGPROBS in (asked.include or ()):
         return asked.top_logprobs or 0
     return None
-
-
-def _parse_choice(value: Any, tools: tuple[ToolSpec, ...]) -> ToolChoice:
-    if value is None:
-        return ToolChoice()
-    if isinstance(value, dict) and value.get("type") == "function":
-        name = value.get("name")
-        if not isinstance(name, str):
-            raise RequestError("tool_choice.name is required", param="tool_choice")
-        if name not in {tool.name for tool in tools}:
-            raise RequestError(f"tool_choice names {quoted(name)}, which is not among the tools", param="tool_choice")
-        return ToolChoice("function", name)
-    if not isinstance(value, str) or value not in ("auto", "none", "required"):
-        raise RequestError("tool_choice must be auto, none, required or a named function", param="tool_choice")
-    if value == "required" and not tools:
-        raise RequestError("tool_choice is required, but there are no tools", param="tool_choice")
-    return ToolChoice("required" if value == "required" else "none" if value == "none" else "auto")
 
 
 def _parse_format(text: TextField | None, strict: bool) -> OutputFormat:
@@ -212,127 +197,3 @@ def _echo(asked: ResponsesFields, sampling: SamplingParams, metadata: Any) -> di
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": sampling.top_p,
     }
-
-
-# --- input items ----------------------------------------------------------------------------------------------------
-
-
-class _Turn:
-    """What the assistant thought, said and called between two others' turns."""
-
-    def __init__(self) -> None:
-        self.reasoning: list[str] = []
-        self.texts: list[str] = []
-        self.calls: list[ToolCall] = []
-
-    def message(self) -> Message | None:
-        """The turn as one message; None where there was none."""
-        if not (self.reasoning or self.texts or self.calls):
-            return None
-        text = "".join(self.texts)
-        content = None if self.calls and not text else text
-        return Message("assistant", content, reasoning="".join(self.reasoning) or None, tool_calls=tuple(self.calls))
-
-
-def parse_input(instructions: str | None, value: Any) -> tuple[tuple[Message, ...], str]:
-    """`instructions` and `input` as messages, and where the last item stands. Raises `RequestError`."""
-    messages = [Message("system", instructions)] if instructions else []
-    if isinstance(value, str):
-        return (*messages, Message("user", value)), "input"
-    if value is None:
-        raise RequestError("input is required", param="input")
-    if not isinstance(value, list) or not value:
-        raise _invalid("input must be text or a list of at least one item", "input")
-    calls = CallBook()
-    turn = _Turn()
-    for index, item in enumerate(value):
-        place = f"input[{index}]"
-        if not isinstance(item, dict):
-            raise _invalid(f"{place} must be an object", place)
-        message = _parse_item(item, place, turn, calls)
-        if message is not None:
-            messages += [m for m in (turn.message(),) if m is not None]
-            messages.append(message)
-            turn = _Turn()
-    messages += [m for m in (turn.message(),) if m is not None]
-    return tuple(messages), f"input[{len(value) - 1}]"
-
-
-def _parse_item(item: dict[str, Any], place: str, turn: _Turn, calls: CallBook) -> Message | None:
-    """A message of another's turn, or None where the item joined the assistant's `turn`."""
-    kind = item.get("type", "message")
-    if kind == "message":
-        role = item.get("role")
-        text = _join_text(item.get("content"), f"{place}.content")
-        if role == "assistant":
-            turn.texts.append(text)
-            return None
-        if role not in ("user", "system", "developer"):
-            found = "is missing" if role is None else f"is {quoted(role)}"
-            raise _invalid(f"{place}.role {found}: use user, assistant, system or developer", f"{place}.role")
-        return Message("user" if role == "user" else "system", text)
-    if kind == "function_call":
-        turn.calls.append(_parse_call(item, place))
-        calls.note_call(turn.calls[-1].id, f"{place}.call_id")
-        return None
-    if kind == "function_call_output":
-        call_id = item.get("call_id")
-        if call_id is not None and not isinstance(call_id, str):
-            raise _invalid(f"{place}.call_id must be a string", f"{place}.call_id")
-        calls.note_result(call_id, f"{place}.call_id")
-        return Message("tool", _join_text(item.get("output"), f"{place}.output"), tool_call_id=call_id)
-    if kind == "reasoning":
-        if item.get("content") is not None:
-            turn.reasoning.append(_join_text(item["content"], f"{place}.content"))
-        elif item.get("summary") is not None:
-            turn.reasoning.append(_join_text(item["summary"], f"{place}.summary"))
-        return None
-    raise RequestError(
-        f"{place}.type {quoted(kind)} is not supported here", code="unsupported_content", param=f"{place}.type"
-    )
-
-
-def _parse_call(item: dict[str, Any], place: str) -> ToolCall:
-    call_id, arguments = item.get("call_id"), item.get("arguments")
-    if not isinstance(call_id, str) or not call_id:
-        raise RequestError(f"{place}.call_id must be a string", code="invalid_tool_call", param=f"{place}.call_id")
-    name = check_tool_name(item.get("name"), f"{place}.name")
-    try:
-        fits = isinstance(arguments, str) and isinstance(msgspec.json.decode(arguments or "{}"), dict)
-    except (msgspec.DecodeError, RecursionError):
-        fits = False
-    if not fits:
-        where = f"{place}.arguments"
-        raise RequestError(f"{where} must be the JSON text of an object", code="invalid_tool_call", param=where)
-    return ToolCall(call_id, name, arguments or "{}")
-
-
-_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
-
-
-def _join_text(content: Any, place: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise _invalid(f"{place} must be a string or a list of parts", place)
-    texts = []
-    for index, part in enumerate(content):
-        where = f"{place}[{index}]"
-        if not isinstance(part, dict):
-            raise _invalid(f"{where} must be an object with a type", where)
-        kind = part.get("type")
-        field = "refusal" if kind == "refusal" else "text"
-        if not isinstance(kind, str) or (kind != "refusal" and kind not in _TEXT_PARTS):
-            raise RequestError(
-                f"{where}.type {quoted(kind)} is not supported: this model reads text only",
-                code="unsupported_content",
-                param=f"{where}.type",
-            )
-        if not isinstance(part.get(field), str):
-            raise _invalid(f"{where}.{field} must be a string", f"{where}.{field}")
-        texts.append(part[field])
-    return "".join(texts)
-
-
-def _invalid(message: str, param: str) -> RequestError:
-    return RequestError(message, code="invalid_message", param=param)

@@ -6,6 +6,8 @@ at a time, and both the whole reply and the stream are made from what it says, s
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,9 +23,20 @@ from phobos.chat.events import (
     ToolCallStart,
 )
 from phobos.http.generation import ReplyFacts
+from phobos.http.protocols.tools import INPUT, Called
 from phobos.http.transport.wire import SSE_HEARTBEAT, Refusal, Response, bounded, to_json
 
+# What stands before a free-form tool's text, and characters of it that are all there.
+_HEAD = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
+_WHOLE = re.compile(
+    r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*'
+)
 _Step = tuple[str, dict[str, Any]]
+# What a call's id begins with, the name of its events, and the field that holds its text.
+_CALLS = {
+    "function_call": ("fc_", "function_call_arguments", "arguments"),
+    "custom_tool_call": ("ctc_", "custom_tool_call_input", INPUT),
+}
 _TEXT = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
@@ -34,11 +47,35 @@ def _shape_logprob(entry: TokenLogprob, *, with_top: bool = True) -> dict[str, A
     return shape
 
 
+class FreeText:
+    """Takes the text of a free-form tool out of the JSON of its arguments, as it comes."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._begun = False
+
+    def push(self, piece: str) -> str:
+        """What the next piece adds to the text."""
+        self._rest += piece
+        if not self._begun:
+            head = _HEAD.match(self._rest)
+            if head is None:
+                return ""
+            self._begun, self._rest = True, self._rest[head.end() :]
+        whole = _WHOLE.match(self._rest)
+        assert whole is not None
+        self._rest = self._rest[whole.end() :]
+        text: str = json.loads(f'"{whole[0]}"', strict=False)
+        return text
+
+
 class _Items:
     """Events to items and the stream's steps (an event's name and fields)."""
 
-    def __init__(self) -> None:
+    def __init__(self, called: Mapping[str, Called]) -> None:
         self.done: list[dict[str, Any]] = []
+        self._called = called
+        self._free: FreeText | None = None
         self._item: dict[str, Any] | None = None
         self._pieces: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
@@ -51,21 +88,25 @@ class _Items:
             case ReasoningDelta() if event.text:
                 yield from self._speak("reasoning", event.text, [])
             case ToolCallStart():
-                yield from self._open(
-                    {
-                        "id": "fc_" + secrets.token_hex(12),
-                        "type": "function_call",
-                        "status": "in_progress",
-                        "call_id": event.id,
-                        "name": event.name,
-                        "arguments": "",
-                    }
-                )
+                yield from self._open(self._new_call(event))
             case ToolCallDelta() if event.arguments:
-                self._pieces.append(event.arguments)
-                yield "response.function_call_arguments.delta", self._where() | {"delta": event.arguments}
+                text = event.arguments if self._free is None else self._free.push(event.arguments)
+                if text:
+                    self._pieces.append(text)
+                    assert self._item is not None
+                    yield f"response.{_CALLS[self._item['type']][1]}.delta", self._where() | {"delta": text}
             case Finished():
                 yield from self._close(cut=event.reason == "length")
+
+    def _new_call(self, event: ToolCallStart) -> dict[str, Any]:
+        """A call that begins, by the name its tool was sent with."""
+        called = self._called.get(event.name, Called(event.name))
+        kind = "custom_tool_call" if called.is_free else "function_call"
+        prefix, _, field = _CALLS[kind]
+        self._free = FreeText() if called.is_free else None
+        item = {"id": prefix + secrets.token_hex(12), "type": kind, "status": "in_progress", "call_id": event.id}
+        namespace = {} if called.namespace is None else {"namespace": called.namespace}
+        return {**item, "name": called.name, **namespace, field: ""}
 
     def _where(self) -> dict[str, Any]:
         assert self._item is not None
@@ -93,9 +134,10 @@ class _Items:
             return
         where, text, logprobs = self._where(), "".join(self._pieces), self._logprobs
         self._pieces, self._logprobs = [], []
-        if item["type"] == "function_call":
-            item["arguments"] = text if text or cut else "{}"
-            yield "response.function_call_arguments.done", where | {"arguments": item["arguments"]}
+        if item["type"] in _CALLS:
+            _, name, field = _CALLS[item["type"]]
+            item[field] = text if text or cut or field == INPUT else "{}"
+            yield f"response.{name}.done", where | {field: item[field]}
         else:
             kind = item["type"]
             part = _part(kind, text, logprobs)
@@ -125,7 +167,7 @@ def _part(kind: str, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any
 class _Account:
     """The response object, as far as it has come. `echo` are the request's fields it repeats."""
 
-    def __init__(self, facts: ReplyFacts, echo: Mapping[str, Any]) -> None:
+    def __init__(self, facts: ReplyFacts, echo: Mapping[str, Any], called: Mapping[str, Called]) -> None:
         self._frame = {
             "id": "resp_" + secrets.token_hex(12),
             "object": "response",
@@ -135,7 +177,7 @@ class _Account:
         self._echo = dict(echo)
         self._started: Started | None = None
         self._finished: Finished | None = None
-        self.items = _Items()
+        self.items = _Items(called)
 
     def push(self, event: Event) -> list[_Step]:
         """Take one event; the steps it comes to."""
@@ -186,8 +228,8 @@ class _Account:
 class ResponseFold:
     """A whole response."""
 
-    def __init__(self, facts: ReplyFacts, echo: Mapping[str, Any]) -> None:
-        self._account = _Account(facts, echo)
+    def __init__(self, facts: ReplyFacts, echo: Mapping[str, Any], called: Mapping[str, Called]) -> None:
+        self._account = _Account(facts, echo, called)
 
     def push(self, choice: int, event: Event) -> None:
         """Take one event."""
@@ -201,8 +243,8 @@ class ResponseFold:
 class ResponseWriter:
     """A streamed response."""
 
-    def __init__(self, facts: ReplyFacts, echo: Mapping[str, Any]) -> None:
-        self._account = _Account(facts, echo)
+    def __init__(self, facts: ReplyFacts, echo: Mapping[str, Any], called: Mapping[str, Called]) -> None:
+        self._account = _Account(facts, echo, called)
         self._n_sent = 0
 
     def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
@@ -237,16 +279,17 @@ class ResponseDialect:
 
     heartbeat = SSE_HEARTBEAT
 
-    def __init__(self, echo: Mapping[str, Any]) -> None:
+    def __init__(self, echo: Mapping[str, Any], called: Mapping[str, Called]) -> None:
         self._echo = echo
+        self._called = called
 
     def fold(self, facts: ReplyFacts) -> ResponseFold:
         """A collector for a whole response."""
-        return ResponseFold(facts, self._echo)
+        return ResponseFold(facts, self._echo, self._called)
 
     def writer(self, facts: ReplyFacts) -> ResponseWriter:
         """A writer for a stream."""
-        return ResponseWriter(facts, self._echo)
+        return ResponseWriter(facts, self._echo, self._called)
 
     def error(self, refusal: Refusal) -> Response:
         """OpenAI's envelope."""
