@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from doubles.scripted_backend import ROW_BYTES, Collector
 from phobos.chat.events import Started
+from phobos.chat.messages import ScoreRequest
 from phobos.engine.slots.archive import MOST_BYTES, Archive, choose_archive_bytes
 from phobos.engine.slots.cache import HOLD_TOKENS
 from phobos.settings import EngineSettings
@@ -181,6 +182,43 @@ def test_without_a_limit_a_request_may_come_to_fill_its_context(make_bench: Make
     assert [len(collector.wait().text) for collector in endless] == [62, 62]
     assert bench.backend.most_bytes <= 100 * ROW_BYTES
     assert max(len(set(batch.slots.tolist())) for batch in bench.backend.batches) == 1
+
+
+def test_forks_do_not_pass_who_waits_for_memory(make_bench: MakeBench) -> None:
+    bench = make_bench(n_ctx=128, n_slots=4, cache_rows=200, fork_block=8)
+    shared = tuple(range(2, 22)) * 2
+    order: list[str] = []
+
+    def sink(name: str) -> tuple[Collector, Callable[[Any], None]]:
+        collector = Collector()
+
+        def take(event: Any) -> None:
+            if isinstance(event, Started):
+                order.append(name)
+            collector(event)
+
+        return collector, take
+
+    def score(name: str, last: int) -> Collector:
+        collector, take = sink(name)
+        bench.engine.read(ScoreRequest(name, (*shared, last), ((40, (3,)),), n_shared=40), take)
+        return collector
+
+    def write(name: str, n: int) -> Collector:
+        collector, take = sink(name)
+        request = bench.request(name * n, max_tokens=80)
+        bench.engine.submit(bench.model.prepare(request), take)
+        return collector
+
+    score("trunk", 3).wait()
+    bench.backend.gate.clear()
+    running = write("a", 20)
+    running.wait_for(Started)
+    collectors = [running, write("b", 30), score("fork", 4)]
+    bench.backend.gate.set()
+    for collector in collectors:
+        collector.wait()
+    assert order == ["trunk", "a", "b", "fork"]
 
 
 @pytest.mark.parametrize("archive_bytes", [0, 1 << 20])

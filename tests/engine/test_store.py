@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -100,6 +101,26 @@ def test_a_write_that_fails_leaves_what_was_there(saved: Path, monkeypatch: pyte
 
 
 # The folder
+
+
+def test_writes_to_one_name_side_by_side_leave_one_of_them_whole(saved: Path) -> None:
+    texts = ["a" * 3000, "b" * 200_000]
+    faults: list[Exception] = []
+
+    def work(text: str) -> None:
+        try:
+            for _ in range(15):
+                write_slot_file(saved, OURS, contents_of(text))
+                assert len(read_slot_file(saved, OURS).tokens) in map(len, texts)
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(text,)) for text in texts * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == [] and [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
 def test_one_server_a_folder(folder: Folder) -> None:
@@ -291,6 +312,29 @@ def test_they_are_written_while_nothing_runs(restart: Callable[..., Any], tmp_pa
         assert time.monotonic() < deadline_s, "they were never written"
         time.sleep(0.01)
     assert bench.engine.alive
+
+
+def test_nobody_waits_for_the_look_at_what_is_kept(
+    restart: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = restart()
+    bench.ask("a" * 50, max_tokens=1)
+    looked, go_on = threading.Event(), threading.Event()
+
+    def wants(store: Store, tokens: Any) -> bool:
+        looked.set()
+        assert go_on.wait(10)
+        return False
+
+    monkeypatch.setattr(Store, "wants", wants)
+    bench.ask("b" * 50, max_tokens=1)
+    assert looked.wait(5)
+    began_s = time.monotonic()
+    collector, _ = bench.submit(bench.request("c"))
+    took_s = time.monotonic() - began_s
+    go_on.set()
+    collector.wait()
+    assert took_s < 2
 
 
 @pytest.mark.parametrize("changes", [{"model": "b"}, {"cache": "x"}, {"version": "0.2"}])

@@ -37,6 +37,8 @@ def pinned(slot):
         ([pinned(0), pinned(0), pinned(1)], 1, {0}, [2]),
         ([pinned(1), pinned(1)], 2, set(), [0]),  # one slot, two who want it
         ([any_slot(3)], 3, set(), [0]),
+        ([Want(2, 1), any_slot()], 1, {0}, []),  # its slot is free: once a second place is, its turn has come
+        ([Want(2, 0), any_slot()], 1, {0}, [1]),
     ],
 )
 def test_the_rule_of_admission(wants, n_free, busy, admitted):

@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Listing
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from phobos.chat.events import Event, Failed, Sink
 from phobos.chat.messages import EmbedRequest, ScoreRequest
@@ -31,14 +31,14 @@ from phobos.engine.scoring import PromptReading, open_reading
 from phobos.engine.sequence import Admission, Sequence
 from phobos.engine.slots.archive import Archive
 from phobos.engine.slots.cache import ReusePlan, Slots
-from phobos.engine.slots.forks import WAIT, ForkPlan, Forks, Trunk
+from phobos.engine.slots.forks import ForkPlan, Forks
 from phobos.engine.slots.residency import Residency
 from phobos.engine.slots.rows import Rows
 from phobos.engine.slots.slot_actions import Calls, SlotActions
 from phobos.engine.slots.store import Store
 from phobos.engine.speculative.lookahead import Lookahead
 from phobos.engine.tickets import Ticket, slot_of
-from phobos.engine.waiting import find_youngest, is_held
+from phobos.engine.waiting import find_trunks, find_youngest, is_held
 from phobos.errors import ContextLengthError, PhobosError, UnavailableError
 from phobos.kernels.sampling import RowKernels
 
@@ -201,11 +201,12 @@ class Engine:
 
     def _await_work(self) -> bool:
         """Sleep until there is something to do, and take in what has come; False once closed."""
+        idle, is_settled = not self._waiting and not self._running, False
+        rest_s = self._residency.rest_s if idle and not self._inbox else None  # looks through all that is kept
         with self._changed:
-            idle, is_settled = not self._waiting and not self._running, False
             while idle and not self._inbox and not self._woken and self._deadline_s is None:
                 self.counters.state = "IDLE"
-                is_settled = not self._changed.wait(self._residency.rest_s)
+                is_settled = not self._changed.wait(rest_s)
                 if is_settled:
                     break
             self._woken = False
@@ -320,12 +321,18 @@ class Engine:
     # Slots
 
     def _admit_waiting(self) -> None:
-        """Give idle slots to waiting sequences, first come first served."""
+        """Give idle slots to waiting sequences, first come first served. Behind one that waits for memory nobody
+        starts, so that its turn comes."""
         n_idle = self._slots.n_idle
         for ticket in list(self._waiting):
             sequence = ticket.sequence
             sources = self._sources(sequence)
-            if isinstance(sequence, PromptReading) and self._fork(ticket, sequence, sources):
+            found = self._plan_fork(sequence, sources) if isinstance(sequence, PromptReading) else None
+            if isinstance(found, ForkPlan):
+                if not self._residency.fork(found.fork.slot, found.fork.place + found.fork.size):
+                    break
+                self._open_fork(ticket, found)
+            if found is not None:
                 continue
             if n_idle == 0:
                 continue
@@ -334,43 +341,33 @@ class Engine:
             if plan is None:
                 continue  # its own slot is busy: others may pass
             if not self._residency.has_room(self._residency.expect(len(sequence.tokens), sequence.n_most)):
-                n_idle = 0  # those behind it wait too, so that its turn comes
-                continue
+                break
             n_idle -= 1
             running = [other.sequence for other in self._running]
             if not is_held(sequence, plan, sources, running, self._can_cut):
                 self._waiting.remove(ticket)
                 self._admit(ticket, plan)
 
-    def _fork(self, ticket: Ticket, sequence: PromptReading, sources: frozenset[int] | None) -> bool:
-        """Run a scoring in a fork of a slot that holds what others share with it, or let it wait for one. False where
-        it needs a slot."""
-        request, now_s = sequence.request, time.monotonic()
+    def _plan_fork(self, sequence: PromptReading, sources: frozenset[int] | None) -> ForkPlan | Literal["wait"] | None:
+        """How a scoring can run in a fork of a slot that holds what others share with it, or whether it should wait for
+        one. None where it needs a slot."""
+        request = sequence.request
         if self._forks is None or request.n_shared is None:
-            return False
-        plan = self._forks.plan(sequence, request.n_shared, self._trunks(request, sources))
-        if not isinstance(plan, ForkPlan):
-            return plan is WAIT
-        fork = plan.fork
-        if not self._residency.fork(fork.slot, fork.place + fork.size):
-            return True
+            return None
+        return self._forks.plan(
+            sequence, request.n_shared, find_trunks(request, sources, self._slots.view(), self._running)
+        )
+
+    def _open_fork(self, ticket: Ticket, plan: ForkPlan) -> None:
+        """Run a scoring in a fork, for which there is room."""
+        fork, now_s = plan.fork, time.monotonic()
         if plan.n_copied:
             self.model.backend.copy_within(fork.slot, plan.source, fork.place, plan.n_copied)
-        self._forks.open(fork, sequence)
+        assert self._forks is not None and isinstance(ticket.sequence, PromptReading)
+        self._forks.open(fork, ticket.sequence)
         self._slots.hold(fork.slot, now_s)
         self._waiting.remove(ticket)
         self._start(ticket, Admission(fork.slot, plan.n_reused, now_s, fork))
-        return True
-
-    def _trunks(self, request: ScoreRequest | EmbedRequest, sources: frozenset[int] | None) -> Iterator[Trunk]:
-        """The slots a scoring may fork: those that are idle, or run nothing but scorings."""
-        for view in self._slots.view():
-            if request.cache_slot not in (None, view.index) or (sources is not None and view.index not in sources):
-                continue
-            users = [ticket.sequence for ticket in self._running if slot_of(ticket) == view.index]
-            if all(isinstance(user, PromptReading) for user in users):
-                own = (user.n_prompt for user in users if user.admission is not None and user.admission.fork is None)
-                yield Trunk(view.index, view.tokens, max(len(self._slots.tokens(view.index)), *own, 0))
 
     def _sources(self, sequence: Sequence | PromptReading) -> frozenset[int] | None:
         """The slots a sequence may take a prefix from; None for all."""

@@ -1,14 +1,18 @@
-"""Who waits for whom: what a waiting sequence had better wait for, and which running one gives way."""
+"""Who waits for whom: what a waiting sequence had better wait for, where it may read along, who gives way."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
+import numpy as np
+
+from phobos.chat.messages import EmbedRequest, ScoreRequest
 from phobos.engine.scheduler import mark_of
 from phobos.engine.scoring import PromptReading
 from phobos.engine.sequence import Sequence
-from phobos.engine.slots.cache import HOLD_TOKENS, ReusePlan, is_worth_waiting
-from phobos.engine.tickets import Ticket
+from phobos.engine.slots.cache import HOLD_TOKENS, ReusePlan, SlotView, is_worth_waiting
+from phobos.engine.slots.forks import Trunk
+from phobos.engine.tickets import Ticket, slot_of
 
 
 def is_held(
@@ -32,6 +36,22 @@ def is_held(
         if is_worth_waiting(sequence.reusable, plan.n_reused, other.prompt, other.n_rows, least, restarts):
             return True
     return False
+
+
+def find_trunks(
+    request: ScoreRequest | EmbedRequest,
+    sources: Collection[int] | None,
+    slots: Iterable[SlotView],
+    running: Collection[Ticket],
+) -> Iterator[Trunk]:
+    """The slots a scoring may fork: those that are idle, or run nothing but scorings."""
+    for view in slots:
+        if request.cache_slot not in (None, view.index) or (sources is not None and view.index not in sources):
+            continue
+        users = [ticket.sequence for ticket in running if slot_of(ticket) == view.index]
+        if all(isinstance(user, PromptReading) for user in users):
+            own = (user.n_prompt for user in users if user.admission is not None and user.admission.fork is None)
+            yield Trunk(view.index, view.tokens, max(len(np.asarray(view.tokens)), *own, 0))
 
 
 def find_youngest(running: Iterable[Ticket]) -> Ticket | None:

@@ -4,7 +4,8 @@ A request asks for `n_places` of the engine's slots (one a choice, at most all o
 names. `plan_admissions` is the rule and touches nothing; `Admission` holds the waiters and belongs to the loop.
 
 Rules. Until the capacity is known (the model loads) everybody waits. An earlier request that any slot suits comes
-before every later one; an earlier request pinned to an occupied slot keeps only that slot. The limit counts those
+before every later one, and so does one whose slot is free and that lacks other places; one pinned to an occupied slot
+keeps only that slot. The limit counts those
 who wait, never those who can start at once. A deadline that has passed counts even when a slot has just come free.
 """
 
@@ -32,9 +33,11 @@ def plan_admissions(wants: Sequence[Want], n_free: int, busy_slots: frozenset[in
     reserved: set[int] = set()
     for index, want in enumerate(wants):
         if want.slot is not None:
-            if want.slot in busy or want.slot in reserved or n_free < want.n_places:
+            if want.slot in busy or want.slot in reserved:
                 reserved.add(want.slot)
                 continue
+            if n_free < want.n_places:
+                break
             busy.add(want.slot)
         elif n_free < want.n_places:
             break

@@ -95,13 +95,16 @@ class SlotActions:
         if not path.is_file():
             raise RequestError(f"there is no saved slot {filename}", code="not_found", param="filename")
         try:
+            n_bytes = path.stat().st_size
             contents = read_slot_file(path, store.identity)
+        except OSError as error:
+            raise RequestError(f"{filename} was deleted meanwhile", code="not_found", param="filename") from error
         except FileError as error:
             raise RequestError(str(error), param="filename") from error
         is_done = self._call(slot, lambda residency: residency.read_in(slot, contents)).result()
         if not is_done:
             raise RequestError(f"{filename} does not fit a slot of this server", param="filename")
-        return SlotReport(len(contents.tokens), path.stat().st_size, time.perf_counter() - started_s)
+        return SlotReport(len(contents.tokens), n_bytes, time.perf_counter() - started_s)
 
     def erase(self, slot: int) -> SlotReport:
         """Empty a slot."""

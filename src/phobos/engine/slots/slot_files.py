@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import struct
@@ -33,6 +34,7 @@ MAGIC = b"PHSLOT\x00\x01"
 MAX_HEAD_BYTES = 1 << 20
 MAX_TOKENS = 1 << 28
 WRITTEN_ASIDE = ".part"
+_writes = itertools.count()  # two writes to one name go on side by side, each in a file of its own
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def write_slot_file(path: Path, identity: Identity, contents: Archived) -> int:
     }
     encoded = json.dumps(head).encode()
     opening = MAGIC + struct.pack("<Q", len(encoded)) + encoded + contents.tokens.astype("<i4").tobytes()
-    aside = path.with_name(f"{path.name}.{os.getpid()}{WRITTEN_ASIDE}")
+    aside = path.with_name(f"{path.name}.{os.getpid()}.{next(_writes)}{WRITTEN_ASIDE}")
     try:
         with open(aside, "wb", opener=open_private) as file:
             file.write(opening + hashlib.sha256(opening).digest())
@@ -90,13 +92,14 @@ def write_slot_file(path: Path, identity: Identity, contents: Archived) -> int:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
+            n_bytes = file.tell()
         aside.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             aside.unlink()
         raise
     sync_folder(path.parent)
-    return path.stat().st_size
+    return n_bytes
 
 
 def sync_folder(folder: Path) -> None:
@@ -113,24 +116,20 @@ def read_head(path: Path) -> Head:
     """The head of a file, checked. `FileError` where it is no such file, damaged or cut short."""
     try:
         with path.open("rb") as file:
-            head = _read_head(file, path.name)
-            size = os.fstat(file.fileno()).st_size
+            return _read_head(file, path.name)
     except OSError as error:
         raise FileError(f"cannot read {path.name}: {error.strerror}") from error
-    if size != head.n_bytes:
-        raise FileError(f"{path.name} is damaged: it has {size} bytes instead of {head.n_bytes}")
-    return head
 
 
 def read_slot_file(path: Path, identity: Identity) -> Archived:
-    """All of a file, checked. `FileError` as `read_head`, and where it is for another model, cache or version."""
-    head = read_head(path)
-    identity.check(head.identity, path.name)
+    """All of a file, checked. `FileError` as `read_head`, and where it is for another model, cache or version. It is
+    opened once: whatever takes its name meanwhile, head and body belong together."""
     body = hashlib.sha256()
     states: dict[int, bytes] = {}
     try:
         with path.open("rb") as file:
-            file.seek(head.body_start)
+            head = _read_head(file, path.name)
+            identity.check(head.identity, path.name)
             for n_tokens, size in head.states:
                 states[n_tokens] = file.read(size)
                 body.update(states[n_tokens])
@@ -144,6 +143,15 @@ def read_slot_file(path: Path, identity: Identity) -> Archived:
 
 
 def _read_head(file: BinaryIO, name: str) -> Head:
+    """The head of an open file, which then stands at the body."""
+    head = _decode_head(file, name)
+    size = os.fstat(file.fileno()).st_size
+    if size != head.n_bytes:
+        raise FileError(f"{name} is damaged: it has {size} bytes instead of {head.n_bytes}")
+    return head
+
+
+def _decode_head(file: BinaryIO, name: str) -> Head:
     damaged = FileError(f"{name} is damaged or no saved slot")
     opening = file.read(len(MAGIC) + 8)
     if len(opening) < len(MAGIC) + 8 or not opening.startswith(MAGIC):
