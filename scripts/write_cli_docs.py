@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from phobos import cli
-from phobos.commands.flags import Flag
-from phobos.commands.help import flag_names, grouped_flags, usage_lines
+from phobos.commands.parsing.flags import Flag
+from phobos.commands.parsing.help import flag_names, grouped_flags, usage_lines
 
 PATH = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 HEAD = """# The command line

@@ -2,7 +2,7 @@
 
 A first word that is no command is a prompt, so the root group puts the hidden command `ask` before it; flags may
 stand before a command as well as after it. What users of other programs type (`serve`, `run`, `list`, …) becomes what
-it is here in `commands/verbs.py`. Commands are imported when they are called (all of them for `--help`),
+it is here in `commands/parsing/verbs.py`. Commands are imported when they are called (all of them for `--help`),
 and whatever is heavy only within their bodies. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import click
 
 from phobos import log
-from phobos.commands import refusals, verbs
+from phobos.commands.parsing import refusals, verbs
 from phobos.errors import PhobosError, UsageError
 from phobos.printable import printable
 
@@ -85,14 +85,14 @@ class Root(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
-        from phobos.commands.flags import check_environment
+        from phobos.commands.parsing.flags import check_environment
 
         check_environment(ctx)
         return super().invoke(ctx)
 
     def get_help(self, ctx: click.Context) -> str:
         """What the program does, its commands, and the flags of `ask`."""
-        from phobos.commands.help import render_help
+        from phobos.commands.parsing.help import render_help
 
         ask = self.get_command(ctx, ASK)
         assert ask is not None

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from phobos import machine
-from phobos.nvml import CardUse, CardWatch
+from phobos.host import machine
+from phobos.host.nvml import CardUse, CardWatch
 
 MAX_ASKERS = 256  # requests whose askers are remembered
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-from phobos import __version__, library, machine
+from phobos import __version__, library
 from phobos.errors import PhobosError
+from phobos.host import machine
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from phobos.errors import FileError, ModelNotHereError, UsageError
-from phobos.folders import data_dir
+from phobos.host.folders import data_dir
 
 _PACKAGE = Path(__file__).resolve().parent
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from phobos import machine
 from phobos.archs import build_program
 from phobos.engine.slots.archive import choose_archive_bytes
 from phobos.errors import UsageError
 from phobos.gguf.reader import open_gguf
+from phobos.host import machine
 from phobos.kernels.backend import BackendLimits
 from phobos.kernels.cpu.needs import logits_row_bytes, packing_bytes, scratch_bytes, weights_bytes
 from phobos.kernels.placing.capacity import cache_row_bytes, plan_limits, state_bytes

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from phobos import log, servers
+from phobos import log
 from phobos.counters import Counters
 from phobos.errors import PhobosError, UnavailableError
+from phobos.host import servers
 from phobos.http.listener import Listener
 from phobos.settings import EngineSettings, ServeSettings
 from phobos.tui.choose import dashboard_reason_off

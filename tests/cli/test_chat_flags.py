@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phobos import cli
-from phobos.commands import flags, options
+from phobos.commands.parsing import flags, options
 from phobos.errors import UsageError
 from phobos.repl import local, remote
 

@@ -13,7 +13,8 @@ import pytest
 
 from command_line import CommandLine
 from phobos import __version__, cli
-from phobos.commands import ask, completion, options
+from phobos.commands import ask, completion
+from phobos.commands.parsing import options
 from phobos.settings import EngineSettings, SamplingDefaults, ServeSettings
 
 

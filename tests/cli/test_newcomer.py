@@ -16,9 +16,10 @@ import pytest
 from command_line import CommandLine
 from models.gguf_writer import write_gguf
 from models.tiny_models import RECIPES, make_metadata, write_tiny_model
-from phobos import cli, machine, plan
-from phobos.commands.flags import FURTHER_VARIABLES
+from phobos import cli, plan
+from phobos.commands.parsing.flags import FURTHER_VARIABLES
 from phobos.gguf.quants import GGMLType
+from phobos.host import machine
 from phobos.settings import EngineSettings
 
 Call = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -15,9 +15,9 @@ import pytest
 
 from command_line import CommandLine
 from models.tiny_models import RECIPES, write_tiny_model
-from phobos import servers
-from phobos.commands import verbs
+from phobos.commands.parsing import verbs
 from phobos.errors import UsageError
+from phobos.host import servers
 
 Call = Callable[..., "subprocess.CompletedProcess[str]"]
 SCRIPTED = [sys.executable, str(Path(__file__).with_name("serve_scripted.py"))]

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from phobos import log, machine, sizes
+from phobos import log, sizes
 from phobos.errors import UsageError
+from phobos.host import machine
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,9 @@ def install(task: Task, put: Callable[[Any, str, Any], None] = setattr) -> None:
     """Put the scripted backend under whatever model is loaded from now on in this process."""
     from phobos.engine import model
     from phobos.gguf.tokenizer import load_tokenizer
+    from phobos.host.machine import read_memory
     from phobos.kernels.model_info import describe_model
     from phobos.kernels.placing import capacity, opening
-    from phobos.machine import read_memory
 
     prepare = model.Model.prepare
 

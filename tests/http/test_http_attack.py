@@ -18,7 +18,7 @@ from phobos.chat.events import TextDelta
 from phobos.chat.messages import GenerationRequest, SamplingParams
 from phobos.chat.template_sandbox import SandboxedTemplate
 from phobos.cli import main
-from phobos.commands import options
+from phobos.commands.parsing import options
 from phobos.counters import Counters
 from phobos.engine.constrained.binding import Binding
 from phobos.engine.slots.archive import Archived

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from doubles.scripted_engine import with_slots
-from phobos.commands.flags import Flag, SamplingValue
-from phobos.commands.options import SAMPLING_FLAGS, read_sampling
+from phobos.commands.parsing.flags import Flag, SamplingValue
+from phobos.commands.parsing.options import SAMPLING_FLAGS, read_sampling
 from phobos.engine.model import read_sampling as read_file
 from phobos.engine.sampler import resolve_sampling
 from phobos.errors import RequestError, UsageError

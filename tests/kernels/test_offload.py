@@ -23,13 +23,13 @@ from phobos.archs import build_program
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import GGUF, open_gguf
+from phobos.host.machine import Memory
 from phobos.kernels.backend import Backend
 from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.cuda.backend import SPARE_BYTES, CudaBackend
 from phobos.kernels.placing import offload
 from phobos.kernels.placing.offload import Pieces, choose_places, open_on_cards
 from phobos.kernels.placing.split import SplitBackend
-from phobos.machine import Memory
 from phobos.settings import EngineSettings
 from ptx.card import PtxCard
 

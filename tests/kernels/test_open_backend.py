@@ -19,11 +19,11 @@ from phobos.archs import build_program
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.quants import GGMLType
 from phobos.gguf.reader import open_gguf
+from phobos.host.machine import Memory
 from phobos.kernels.cpu import backend as cpu_backend
 from phobos.kernels.cpu.weights import describe_program
 from phobos.kernels.placing.capacity import plan_limits, state_bytes
 from phobos.kernels.placing.opening import open_backend
-from phobos.machine import Memory
 from phobos.program.steps import Program, StateLayer
 from phobos.settings import EngineSettings
 

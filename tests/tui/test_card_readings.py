@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from phobos.counters import CardInfo, Counters
-from phobos.nvml import CardUse, CardWatch
+from phobos.host.nvml import CardUse, CardWatch
 
 GIB = 1 << 30
 

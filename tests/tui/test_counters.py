@@ -10,7 +10,7 @@ import pytest
 
 from dashboard_moments import request
 from phobos.counters import Counters, read_machine
-from phobos.machine import Memory
+from phobos.host.machine import Memory
 
 
 def test_snapshot_copies_what_the_writers_go_on_changing() -> None:
@@ -48,6 +48,6 @@ def test_machine_that_says_nothing_is_unknown(monkeypatch: pytest.MonkeyPatch) -
         raise OSError("no such file")
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    monkeypatch.setattr("phobos.machine.read_memory", lambda: Memory(None, None))
+    monkeypatch.setattr("phobos.host.machine.read_memory", lambda: Memory(None, None))
     use = read_machine()
     assert (use.process_bytes, use.free_bytes, use.total_bytes) == (None, None, None)

@@ -12,7 +12,7 @@ from textual.theme import BUILTIN_THEMES
 
 from dashboard_moments import CARD, decode
 from phobos.counters import Counters
-from phobos.nvml import CardUse
+from phobos.host.nvml import CardUse
 from phobos.tui.bigtext import big
 from phobos.tui.format import bytes_text, count_text, rate_text, seconds_text, share_text, uptime_text
 from phobos.tui.panels.caches import CachesPanel

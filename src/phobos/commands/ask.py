@@ -10,12 +10,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from phobos import log
-from phobos.commands import options
-from phobos.commands.candidates import complete_model
-from phobos.commands.flags import with_flags
-from phobos.commands.help import PhobosCommand
+from phobos.commands.parsing import options
+from phobos.commands.parsing.candidates import complete_model
+from phobos.commands.parsing.flags import with_flags
+from phobos.commands.parsing.help import PhobosCommand
+from phobos.commands.parsing.verbs import DEFAULT_ADDRESS, VERBS
 from phobos.commands.pull import resolve_or_fetch
-from phobos.commands.verbs import DEFAULT_ADDRESS, VERBS
 from phobos.errors import FileError, UsageError
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from phobos import library, log
-from phobos.commands import options
-from phobos.commands.candidates import complete_model
-from phobos.commands.flags import flag, with_flags
-from phobos.commands.help import PhobosCommand
+from phobos.commands.parsing import options
+from phobos.commands.parsing.candidates import complete_model
+from phobos.commands.parsing.flags import flag, with_flags
+from phobos.commands.parsing.help import PhobosCommand
 
 MEASURE = "Measuring"
 BENCH_FLAGS = [

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from phobos import library, log
-from phobos.commands import options
-from phobos.commands.flags import flag, names_of, with_flags
-from phobos.commands.help import PhobosCommand
+from phobos.commands.parsing import options
+from phobos.commands.parsing.flags import flag, names_of, with_flags
+from phobos.commands.parsing.help import PhobosCommand
 from phobos.commands.pull import resolve_or_fetch
 from phobos.errors import UsageError
 

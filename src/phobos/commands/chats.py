@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from phobos import log
-from phobos.commands.flags import with_flags
-from phobos.commands.help import PhobosCommand
-from phobos.commands.options import GENERAL_FLAGS, JSON_FLAG
+from phobos.commands.parsing.flags import with_flags
+from phobos.commands.parsing.help import PhobosCommand
+from phobos.commands.parsing.options import GENERAL_FLAGS, JSON_FLAG
 
 SHOWN_LETTERS = 60
 

@@ -7,9 +7,9 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from phobos.commands.flags import with_flags
-from phobos.commands.help import PhobosCommand
-from phobos.commands.options import GENERAL_FLAGS
+from phobos.commands.parsing.flags import with_flags
+from phobos.commands.parsing.help import PhobosCommand
+from phobos.commands.parsing.options import GENERAL_FLAGS
 
 PROGRAM, VARIABLE = "phobos-cli", "_PHOBOS_CLI_COMPLETE"
 

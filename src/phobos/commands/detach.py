@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from phobos import servers
 from phobos.errors import PhobosError
+from phobos.host import servers
 
 LISTENS_S = 30.0
 POLL_S = 0.05

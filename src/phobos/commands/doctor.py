@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from phobos import log
-from phobos.commands.flags import with_flags
-from phobos.commands.help import PhobosCommand
-from phobos.commands.options import GENERAL_FLAGS, GGUF_FLAG, JSON_FLAG
+from phobos.commands.parsing.flags import with_flags
+from phobos.commands.parsing.help import PhobosCommand
+from phobos.commands.parsing.options import GENERAL_FLAGS, GGUF_FLAG, JSON_FLAG
 
 MARKS = {"ok": "ok", "warn": "slow", "blocked": "BLOCKED"}
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-from phobos import log, servers
-from phobos.commands.flags import flag, with_flags
-from phobos.commands.help import PhobosCommand
-from phobos.commands.options import GENERAL_FLAGS
+from phobos import log
+from phobos.commands.parsing.flags import flag, with_flags
+from phobos.commands.parsing.help import PhobosCommand
+from phobos.commands.parsing.options import GENERAL_FLAGS
 from phobos.commands.stop import complete_server
 from phobos.errors import FileError
+from phobos.host import servers
 
 POLL_S = 0.2
 LOG_FLAGS = [flag("--follow", "-f", "follow", group="Log", is_flag=True, help="Go on with new lines until it ends.")]

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from phobos import library, log
-from phobos.commands.candidates import complete_model
-from phobos.commands.flags import with_flags
-from phobos.commands.help import PhobosCommand
-from phobos.commands.options import ENGINE_FLAGS, GENERAL_FLAGS, JSON_FLAG, read_engine
+from phobos.commands.parsing.candidates import complete_model
+from phobos.commands.parsing.flags import with_flags
+from phobos.commands.parsing.help import PhobosCommand
+from phobos.commands.parsing.options import ENGINE_FLAGS, GENERAL_FLAGS, JSON_FLAG, read_engine
 from phobos.sizes import format_bytes
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from phobos import log, servers
-from phobos.commands.flags import with_flags
-from phobos.commands.help import PhobosCommand
-from phobos.commands.options import GENERAL_FLAGS, JSON_FLAG
+from phobos import log
+from phobos.commands.parsing.flags import with_flags
+from phobos.commands.parsing.help import PhobosCommand
+from phobos.commands.parsing.options import GENERAL_FLAGS, JSON_FLAG
 from phobos.errors import PhobosError
+from phobos.host import servers
 
 ANSWER_S = 2.0
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phobos import library, log
-from phobos.commands.candidates import complete_catalog
-from phobos.commands.flags import flag, with_flags
-from phobos.commands.help import PhobosCommand
-from phobos.commands.options import GENERAL_FLAGS, JSON_FLAG
+from phobos.commands.parsing.candidates import complete_catalog
+from phobos.commands.parsing.flags import flag, with_flags
+from phobos.commands.parsing.help import PhobosCommand
+from phobos.commands.parsing.options import GENERAL_FLAGS, JSON_FLAG
 from phobos.errors import ModelNotHereError
 from phobos.sizes import format_bytes
 

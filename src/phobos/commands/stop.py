@@ -8,10 +8,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from phobos import log, servers
-from phobos.commands.flags import flag, with_flags
-from phobos.commands.help import PhobosCommand
-from phobos.commands.options import GENERAL_FLAGS
+from phobos import log
+from phobos.commands.parsing.flags import flag, with_flags
+from phobos.commands.parsing.help import PhobosCommand
+from phobos.commands.parsing.options import GENERAL_FLAGS
+from phobos.host import servers
 
 STOP_FLAGS = [
     flag("--wait", group="Stopping", type=click.FloatRange(min=0), default=60.0, metavar="S",

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from phobos import library, log
-from phobos.commands import options
-from phobos.commands.flags import with_flags
-from phobos.commands.help import PhobosCommand
+from phobos.commands.parsing import options
+from phobos.commands.parsing.flags import with_flags
+from phobos.commands.parsing.help import PhobosCommand
 from phobos.sizes import format_seconds
 
 

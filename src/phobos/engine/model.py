@@ -30,9 +30,9 @@ from phobos.engine.speculative.draft import check_draft, open_draft
 from phobos.errors import ContextLengthError, RequestError
 from phobos.gguf.reader import GGUF, open_gguf
 from phobos.gguf.tokenizer import Tokenizer, load_tokenizer
+from phobos.host.machine import read_memory, release_free_memory
 from phobos.kernels.backend import Backend, Progress, cache_bound
 from phobos.kernels.sampling import load_row_kernels
-from phobos.machine import read_memory, release_free_memory
 from phobos.sampling_fields import FIELDS
 from phobos.settings import EngineSettings, SamplingDefaults
 

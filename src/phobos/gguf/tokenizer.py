@@ -21,7 +21,7 @@ from phobos.gguf.sentencepiece_model import BPE, UNIGRAM, build_model
 from phobos.gguf.spellings import SpellingFinder
 from phobos.gguf.stream_decoder import StreamDecoder
 from phobos.gguf.vocabulary import BYTE, CONTROL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary, read_vocabulary
-from phobos.machine import release_free_memory
+from phobos.host.machine import release_free_memory
 
 log = logging.getLogger(__name__)
 

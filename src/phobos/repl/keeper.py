@@ -13,7 +13,7 @@ from pathlib import Path
 
 from phobos.chat.messages import Message
 from phobos.errors import FileError, UsageError
-from phobos.folders import state_dir
+from phobos.host.folders import state_dir
 from phobos.repl.transcript import from_json, read_file, to_json, write_file
 
 

@@ -21,7 +21,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from phobos.folders import state_dir
+from phobos.host.folders import state_dir
 from phobos.private import make_private_folder
 from phobos.repl.commands import Command
 from phobos.repl.knobs import KNOBS

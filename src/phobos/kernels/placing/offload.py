@@ -11,6 +11,7 @@ from dataclasses import replace
 from phobos.counters import LoadProgress
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.reader import GGUF
+from phobos.host.machine import read_memory
 from phobos.kernels.backend import Backend, BackendLimits, Progress
 from phobos.kernels.cpu.backend import CpuBackend
 from phobos.kernels.cuda.backend import SPARE_BYTES, CudaBackend, check_fit, describe_program, needed_bytes
@@ -22,7 +23,6 @@ from phobos.kernels.model_info import warn_of_widened
 from phobos.kernels.placing.capacity import plan_limits
 from phobos.kernels.placing.placement import place_most, place_pieces
 from phobos.kernels.placing.split import SplitBackend, Stage, StageBackend
-from phobos.machine import read_memory
 from phobos.program.stages import count_layers, cut_program, find_borders
 from phobos.program.steps import Program
 from phobos.settings import EngineSettings

@@ -8,11 +8,11 @@ import math
 from phobos.counters import ModelInfo
 from phobos.errors import PhobosError, UsageError
 from phobos.gguf.reader import GGUF
+from phobos.host.machine import read_memory
 from phobos.kernels.backend import Backend, BackendLimits, Progress, cache_bound
 from phobos.kernels.model_info import describe_model, warn_of_widened
 from phobos.kernels.placing.capacity import plan_limits
 from phobos.kernels.placing.devices import open_cards
-from phobos.machine import read_memory
 from phobos.program.steps import Program
 from phobos.settings import EngineSettings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from phobos.nvml import CardUse
+from phobos.host.nvml import CardUse
 from phobos.tui.format import UNKNOWN, bytes_text, rate_text, share_text
 from phobos.tui.lines import Lines
 from phobos.tui.panels.panel import Panel, pair

@@ -13,8 +13,8 @@ import click
 
 from phobos import library
 from phobos.chat.template_sources import NAMED_TEMPLATES, read_template
-from phobos.commands.candidates import complete_model
-from phobos.commands.flags import AUTO, Layers, SamplingValue, Size, flag, read_config
+from phobos.commands.parsing.candidates import complete_model
+from phobos.commands.parsing.flags import AUTO, Layers, SamplingValue, Size, flag, read_config
 from phobos.errors import UsageError
 from phobos.sampling_fields import FIELDS, LENGTH
 from phobos.settings import EngineSettings, SamplingDefaults, ServeSettings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phobos.commands.flags import Flag
+from phobos.commands.parsing.flags import Flag
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from phobos import sizes
-from phobos.commands.refusals import CONFIG
+from phobos.commands.parsing.refusals import CONFIG
 from phobos.sampling_fields import SamplingField
 
 #: What is read from the environment beside the flags' own variables.

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from phobos.errors import FileError, UsageError
-from phobos.folders import state_dir
+from phobos.host.folders import state_dir
 
 POLL_S = 0.05
 
