@@ -139,7 +139,7 @@ def test_an_embedding_model_writes_nothing(serve):
         reply = server.post(path, body)
         assert (reply.status, reply.error["code"]) == (400, "unsupported_endpoint"), path
     reply = server.post("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]})
-    assert reply.status == 400 and "embeds texts" in reply.error["message"]
+    assert reply.status == 400 and "embedding model" in reply.error["message"]
     assert server.get("/v1/models").json["data"][0]["capabilities"] == ["embedding"]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from phobos.errors import PhobosError
 
@@ -134,3 +134,10 @@ Event = (
     | Finished | Failed
 )  # fmt: skip
 Sink = Callable[[Event], None]
+
+
+class Submission(Protocol):
+    """What was submitted, as its submitter holds it."""
+
+    def cancel(self) -> None:
+        """Call it off: its sink gets no more events. Any thread; twice is fine."""

@@ -1,9 +1,8 @@
 """One generation request's way: admission, preparation, submission, events, reply.
 
-`Generations` belongs to the listener's loop. Protocols plug in as a `Dialect` (what OpenAI, Anthropic or others make
-of events): a `Fold` for whole replies and a `Writer` for streams, both fed the same events, so that both agree. The
-status of a stream is decided by its first output; a stream that has been silent for a heartbeat is opened early, and
-a failure after that is one error event.
+`Generations` belongs to the listener's loop. Protocols plug in as the `ReplyForm` of a job (`reply.py`). The status of
+a stream is decided by its first output; a stream silent for a heartbeat is opened early, and a failure
+after that is one error event.
 """
 
 from __future__ import annotations
@@ -15,10 +14,19 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from phobos.chat.events import Event, Failed, Finished, ReasoningDelta, Started, TextDelta, ToolCallDelta, ToolCallStart
+from phobos.chat.events import (
+    Event,
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Started,
+    Submission,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
 from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import Counters
 from phobos.decide import WINDOW
@@ -26,8 +34,9 @@ from phobos.errors import PhobosError, RequestError, UnavailableError
 from phobos.http.admission import Admission, Place
 from phobos.http.delivery import EventStream, Mailbox, coalesce
 from phobos.http.metrics import Metrics
+from phobos.http.reply import Job, ReplyFacts, Writer
 from phobos.http.reply_headers import reply_headers
-from phobos.http.served import ServedEngine, ServedModel, SlotActions, Ticket
+from phobos.http.served import ServedEngine, ServedModel, SlotActions
 from phobos.http.short_prompts import is_short
 from phobos.http.transport.wire import (
     SSE_TYPE,
@@ -55,76 +64,6 @@ T = TypeVar("T")
 Beat = Callable[[], Awaitable[None]]
 
 
-@dataclass(frozen=True)
-class ReplyFacts:
-    """What a reply says about itself."""
-
-    request_id: str
-    created: int
-    model: str
-    queue_wait_s: float
-    tokenizer: Any
-
-
-class Fold(Protocol):
-    """Collects events into a whole reply."""
-
-    def push(self, choice: int, event: Event) -> None:
-        """Take one event."""
-
-    def reply(self) -> dict[str, Any]:
-        """The reply's body, once every choice has finished. Raises `RequestError` (502) for a bad result."""
-
-
-class Writer(Protocol):
-    """Turns events into the bytes of a stream."""
-
-    def push(self, choice: int, event: Event) -> bytes:
-        """The chunks of one event; may be empty."""
-
-    def end(self) -> bytes:
-        """What follows the last event."""
-
-    def fail(self, refusal: Refusal) -> bytes:
-        """What ends a stream that failed."""
-
-
-class Dialect(Protocol):
-    """How one protocol's replies are made; holds the parsed request."""
-
-    heartbeat: bytes
-
-    def fold(self, facts: ReplyFacts) -> Fold:
-        """A collector for a whole reply."""
-
-    def writer(self, facts: ReplyFacts) -> Writer:
-        """A writer for a stream."""
-
-    def error(self, refusal: Refusal) -> Response:
-        """A refusal in this protocol's envelope."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A parsed request: one `GenerationRequest` a prompt, each run `n` times. Choice = prompt index * n + copy.
-
-    `ignored` are fields and parts that were left out, `thinking_field` is the one that asks for reasoning and is left
-    out where a model has none.
-    """
-
-    requests: tuple[GenerationRequest, ...]
-    stream: bool
-    model: str | None
-    dialect: Dialect
-    ignored: tuple[str, ...] = ()
-    thinking_field: str = ""
-
-    @property
-    def n_choices(self) -> int:
-        """All choices of the reply."""
-        return sum(request.n for request in self.requests)
-
-
 class Run:
     """A job that the engine works on."""
 
@@ -132,7 +71,7 @@ class Run:
         self.place = place
         self.events = events
         self.n_open = n_choices
-        self.tickets: list[Ticket] = []
+        self.tickets: list[Submission] = []
         self.ignored: tuple[str, ...] = ()
         self.left_open: tuple[str, ...] = ()
         self._metrics = metrics
@@ -263,13 +202,13 @@ class Generations:
         except Exception as error:
             if channel.opened or isinstance(error, ConnectionError):
                 raise
-            return job.dialect.error(_refuse(request, error))
+            return job.form.error(_refuse(request, error))
         return reply
 
     async def _whole(self, request: Request, job: Job) -> Response:
         entered_s = time.monotonic()
         async with self._run(request.request_id, job, None) as (run, facts):
-            fold = job.dialect.fold(facts)
+            fold = job.form.fold(facts)
             while run.n_open:
                 for choice, event in await self.next_events(run):
                     run.note(choice, event)
@@ -294,11 +233,11 @@ class Generations:
             await channel.send(data)
 
         async def beat() -> None:
-            await send(job.dialect.heartbeat, time.monotonic() - entered_s)
+            await send(job.form.heartbeat, time.monotonic() - entered_s)
 
         try:
             async with self._run(request.request_id, job, beat) as (run, facts):
-                writer = job.dialect.writer(facts)
+                writer = job.form.writer(facts)
                 notes = (run.ignored, run.left_open)
                 while run.n_open:
                     for choice, event in coalesce(await self.next_events(run, beat)):
@@ -314,7 +253,7 @@ class Generations:
         except Exception as error:
             if not channel.opened and not spoke:
                 raise
-            tail = writer if writer is not None else job.dialect.writer(_no_facts(request.request_id))
+            tail = writer if writer is not None else job.form.writer(_no_facts(request.request_id))
             await send(tail.fail(_refuse(request, error)), time.monotonic() - entered_s)
 
     @contextlib.asynccontextmanager

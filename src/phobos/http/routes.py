@@ -25,6 +25,8 @@ from phobos.http.protocols.fields import decode_object
 from phobos.http.protocols.llama_completion import parse_llama_completion
 from phobos.http.protocols.openai import count_chat_tokens, parse_chat, parse_completion
 from phobos.http.protocols.responses import parse_response_job
+from phobos.http.reply import Job
+from phobos.http.served import ServedModel
 from phobos.http.transport.security import ALLOWED_METHODS, Guard, is_from_browser
 from phobos.http.transport.wire import (
     Channel,
@@ -39,6 +41,7 @@ from phobos.http.transport.wire import (
     refusal_of,
 )
 from phobos.log import TRACE
+from phobos.settings import ServeSettings
 
 log = logging.getLogger("phobos.http")
 
@@ -199,81 +202,49 @@ async def _answer_version(routes: Routes, request: Request, channel: Channel) ->
     return json_response({"version": phobos.__version__})
 
 
-async def _answer_tokenize(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    return await _ask_model(routes, request, llama_server.tokenize)
+def _asking(ask: Callable[[dict[str, Any], ServedModel], dict[str, Any]]) -> Handler:
+    """The handler of a route that asks the model something without running it."""
+
+    async def answer(routes: Routes, request: Request, channel: Channel) -> Response | None:
+        body = decode_object(request.body)
+        model = await routes.generations.model()
+        return json_response(await routes.generations.prepare(ask, body, model))
+
+    return answer
 
 
-async def _answer_detokenize(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    return await _ask_model(routes, request, llama_server.detokenize)
+def _counting(count: Callable[[dict[str, Any], ServedModel, str, ServeSettings], dict[str, Any]]) -> Handler:
+    """The handler of a route that counts the tokens of a prompt."""
+
+    async def answer(routes: Routes, request: Request, channel: Channel) -> Response | None:
+        body, generations = decode_object(request.body), routes.generations
+        model = await generations.model()
+        return json_response(await generations.prepare(count, body, model, request.request_id, generations.settings))
+
+    return answer
 
 
-async def _answer_template(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    def apply(body: dict[str, Any], model: Any) -> dict[str, Any]:
-        return llama_server.apply_template(body, model, request.request_id)
+def _generating(parse: Callable[[dict[str, Any], str, ServeSettings], Job]) -> Handler:
+    """The handler of a route that generates."""
 
-    return await _ask_model(routes, request, apply)
+    async def answer(routes: Routes, request: Request, channel: Channel) -> Response | None:
+        job = parse(decode_object(request.body), request.request_id, routes.generations.settings)
+        routes.note_ignored(job.ignored)
+        return await routes.generations.answer(request, job, channel)
 
-
-async def _ask_model(
-    routes: Routes, request: Request, ask: Callable[[dict[str, Any], Any], dict[str, Any]]
-) -> Response:
-    body = decode_object(request.body)
-    model = await routes.generations.model()
-    return json_response(await routes.generations.prepare(ask, body, model))
+    return answer
 
 
-async def _answer_chat(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    job = parse_chat(decode_object(request.body), request.request_id, routes.generations.settings)
-    routes.note_ignored(job.ignored)
-    return await routes.generations.answer(request, job, channel)
+def _embedding(parse: Callable[..., embeddings.Asked]) -> Handler:
+    """The handler of a route that embeds."""
 
+    async def answer(routes: Routes, request: Request, channel: Channel) -> Response | None:
+        routes.counters.requests_received += 1
+        asked = parse(decode_object(request.body), strict=routes.generations.settings.strict_fields)
+        routes.note_ignored(asked.ignored)
+        return await embeddings.answer(routes.generations, asked, request.request_id)
 
-async def _answer_completion(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    job = parse_completion(decode_object(request.body), request.request_id, routes.generations.settings)
-    routes.note_ignored(job.ignored)
-    return await routes.generations.answer(request, job, channel)
-
-
-async def _answer_messages(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    job = parse_message_job(decode_object(request.body), request.request_id, routes.generations.settings)
-    routes.note_ignored(job.ignored)
-    return await routes.generations.answer(request, job, channel)
-
-
-async def _answer_count(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    counted = count_tokens if _canonical(request.path).startswith(_MESSAGES) else count_chat_tokens
-
-    def count(body: dict[str, Any], model: Any) -> dict[str, Any]:
-        return {**counted(body, model, request.request_id, routes.generations.settings)}
-
-    return await _ask_model(routes, request, count)
-
-
-async def _answer_responses(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    job = parse_response_job(decode_object(request.body), request.request_id, routes.generations.settings)
-    routes.note_ignored(job.ignored)
-    return await routes.generations.answer(request, job, channel)
-
-
-async def _answer_llama(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    job = parse_llama_completion(decode_object(request.body), request.request_id, routes.generations.settings)
-    routes.note_ignored(job.ignored)
-    return await routes.generations.answer(request, job, channel)
-
-
-async def _answer_embeddings(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    return await _embed(routes, request, embeddings.parse_embedding)
-
-
-async def _answer_llama_embedding(routes: Routes, request: Request, channel: Channel) -> Response | None:
-    return await _embed(routes, request, embeddings.parse_llama_embedding)
-
-
-async def _embed(routes: Routes, request: Request, parse: Callable[..., embeddings.Asked]) -> Response:
-    routes.counters.requests_received += 1
-    asked = parse(decode_object(request.body), strict=routes.generations.settings.strict_fields)
-    routes.note_ignored(asked.ignored)
-    return await embeddings.answer(routes.generations, asked, request.request_id)
+    return answer
 
 
 async def _answer_decision(routes: Routes, request: Request, channel: Channel) -> Response | None:
@@ -297,19 +268,19 @@ _TABLE: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "/props": (_answer_props, _GET),
     "/tokenizer_info": (_answer_tokenizer, _GET),
     "/version": (_answer_version, _GET),
-    "/v1/chat/completions": (_answer_chat, _POST),
-    "/v1/chat/completions/input_tokens": (_answer_count, _POST),
-    "/v1/completions": (_answer_completion, _POST),
-    _MESSAGES: (_answer_messages, _POST),
-    _MESSAGES + "/count_tokens": (_answer_count, _POST),
-    "/v1/responses": (_answer_responses, _POST),
-    "/v1/embeddings": (_answer_embeddings, _POST),
+    "/v1/chat/completions": (_generating(parse_chat), _POST),
+    "/v1/chat/completions/input_tokens": (_counting(count_chat_tokens), _POST),
+    "/v1/completions": (_generating(parse_completion), _POST),
+    _MESSAGES: (_generating(parse_message_job), _POST),
+    _MESSAGES + "/count_tokens": (_counting(count_tokens), _POST),
+    "/v1/responses": (_generating(parse_response_job), _POST),
+    "/v1/embeddings": (_embedding(embeddings.parse_embedding), _POST),
     "/v1/systemone": (_answer_decision, _POST),
-    "/completion": (_answer_llama, _POST),
-    "/embedding": (_answer_llama_embedding, _POST),
-    "/tokenize": (_answer_tokenize, _POST),
-    "/detokenize": (_answer_detokenize, _POST),
-    "/apply-template": (_answer_template, _POST),
+    "/completion": (_generating(parse_llama_completion), _POST),
+    "/embedding": (_embedding(embeddings.parse_llama_embedding), _POST),
+    "/tokenize": (_asking(llama_server.tokenize), _POST),
+    "/detokenize": (_asking(llama_server.detokenize), _POST),
+    "/apply-template": (_asking(llama_server.apply_template), _POST),
 }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from phobos.chat.events import Sink
+from phobos.chat.events import Sink, Submission
 from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import ModelInfo, SlotReport
 from phobos.engine.capabilities import Capabilities
@@ -14,13 +14,6 @@ from phobos.settings import EngineSettings, SamplingDefaults
 
 if TYPE_CHECKING:
     from phobos.engine.model import Prepared  # brings the backend with it, which a listener opens without
-
-
-class Ticket(Protocol):
-    """A submission that can be taken back."""
-
-    def cancel(self) -> None:
-        """Stop it; no event follows. Thread safe, twice is fine."""
 
 
 class ServedTokenizer(Protocol):
@@ -38,6 +31,10 @@ class ServedTokenizer(Protocol):
     def eos_id(self) -> int | None:
         """The token that ends a text."""
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """All tokens that end a turn."""
+
     def encode(self, text: str, *, special: bool = False, bos: bool = False, continues: bool = False) -> list[int]:
         """Tokens of a text."""
 
@@ -46,6 +43,14 @@ class ServedTokenizer(Protocol):
 
     def piece(self, token_id: int, /) -> bytes:
         """The bytes of one token."""
+
+
+class ServedTemplate(Protocol):
+    """A chat template."""
+
+    @property
+    def source(self) -> str:
+        """Its Jinja."""
 
 
 class ServedModel(Capabilities, Protocol):
@@ -72,7 +77,7 @@ class ServedModel(Capabilities, Protocol):
         """Its tokenizer."""
 
     @property
-    def template(self) -> Any:
+    def template(self) -> ServedTemplate | None:
         """Its chat template, or None."""
 
     @property
@@ -129,8 +134,8 @@ class ServedEngine(Protocol):
     def failure(self) -> PhobosError | None:
         """Why it ended, if it did."""
 
-    def submit(self, prepared: Prepared, sink: Sink, *, choice: int = 0, queue_wait_s: float = 0.0) -> Ticket:
+    def submit(self, prepared: Prepared, sink: Sink, *, choice: int = 0, queue_wait_s: float = 0.0) -> Submission:
         """Run one choice; events go to `sink` on the engine's thread. Returns at once."""
 
-    def read(self, request: ScoreRequest | EmbedRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> Ticket:
+    def read(self, request: ScoreRequest | EmbedRequest, sink: Sink, *, queue_wait_s: float = 0.0) -> Submission:
         """Run one scoring or embedding, likewise. Raises `RequestError` where the model has the other trade."""

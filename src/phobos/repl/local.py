@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from phobos import decide
-from phobos.chat.events import Sink
+from phobos.chat.events import Sink, Submission
 from phobos.chat.messages import GenerationRequest
 from phobos.counters import Counters
 from phobos.engine.engine import Engine
 from phobos.errors import PhobosError, UnavailableError
-from phobos.repl.partner import Decision, PartnerInfo, Ticket, Token
+from phobos.repl.partner import PartnerInfo, Token, Verdict
 from phobos.repl.settings import ChatSettings
 from phobos.runtime import LoadLine, start_engine
 from phobos.settings import SamplingDefaults
@@ -49,7 +49,7 @@ class LocalPartner:
             return None
         return self._engine.failure or UnavailableError("the engine stopped: /save the conversation and start again")
 
-    def submit(self, request: GenerationRequest, sink: Sink) -> Ticket:
+    def submit(self, request: GenerationRequest, sink: Sink) -> Submission:
         """Render, tokenize and run."""
         return self._engine.submit(self._engine.model.prepare(request), sink)
 
@@ -76,13 +76,13 @@ class LocalPartner:
         """Every model can: it is read, not asked."""
         return True
 
-    def decide(self, state: str, question: str, labels: Sequence[str]) -> Decision:
+    def decide(self, state: str, question: str, labels: Sequence[str]) -> Verdict:
         """Score the labels as continuations."""
         asked = decide.Question("q", "choice", question or None, tuple(labels), (None,) * len(labels))
         decision = decide.Decision(f"decide-{uuid.uuid4().hex}", state, (asked,))
         model = self._engine.model
         (answer,) = decide.decide(self._engine, decision, model.tokenizer, model.n_ctx)
-        return Decision(tuple(labels), answer.probabilities, answer.confidence)
+        return Verdict(tuple(labels), answer.probabilities, answer.confidence)
 
     def close(self) -> None:
         """Stop the engine."""

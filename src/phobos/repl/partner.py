@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from phobos.chat.events import Sink
+from phobos.chat.events import Sink, Submission
 from phobos.chat.messages import GenerationRequest
 from phobos.errors import PhobosError
 
@@ -37,19 +37,12 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Decision:
+class Verdict:
     """How likely each label is, in the order asked for; `confidence` is 0 for a tie of all and 1 for certainty."""
 
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
     confidence: float
-
-
-class Ticket(Protocol):
-    """A request that can be taken back."""
-
-    def cancel(self) -> None:
-        """Stop it; afterwards no event comes."""
 
 
 class Partner(Protocol):
@@ -63,7 +56,7 @@ class Partner(Protocol):
     def failure(self) -> PhobosError | None:
         """Why nothing more will come, once that is so."""
 
-    def submit(self, request: GenerationRequest, sink: Sink) -> Ticket:
+    def submit(self, request: GenerationRequest, sink: Sink) -> Submission:
         """Send a request; `sink` gets its events. Raises `PhobosError` where it cannot be sent."""
 
     def prompt_progress(self) -> tuple[int, int] | None:
@@ -81,7 +74,7 @@ class Partner(Protocol):
     def can_decide(self) -> bool:
         """Whether `decide` works here."""
 
-    def decide(self, state: str, question: str, labels: Sequence[str]) -> Decision:
+    def decide(self, state: str, question: str, labels: Sequence[str]) -> Verdict:
         """Which label fits the text `state`, read from the model's own probabilities; nothing is generated."""
 
     def close(self) -> None:

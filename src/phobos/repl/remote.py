@@ -20,6 +20,7 @@ from phobos.chat.events import (
     ReasoningDelta,
     Sink,
     Started,
+    Submission,
     TextDelta,
     Timings,
     ToolCallDelta,
@@ -29,7 +30,7 @@ from phobos.chat.events import (
 from phobos.chat.messages import GenerationRequest
 from phobos.errors import PhobosError, RequestError, UnavailableError
 from phobos.repl.http_client import Call, HttpClient, ServerAddress, error_of, parse_address, read_refusal
-from phobos.repl.partner import Decision, PartnerInfo, Ticket, Token
+from phobos.repl.partner import PartnerInfo, Token, Verdict
 from phobos.repl.transcript import message_object
 from phobos.sampling_fields import FIELDS
 
@@ -123,7 +124,7 @@ class RemotePartner:
         """What is talked to."""
         return self._info
 
-    def submit(self, request: GenerationRequest, sink: Sink) -> Ticket:
+    def submit(self, request: GenerationRequest, sink: Sink) -> Submission:
         """Send it; a thread reads what comes back."""
         path = "/v1/chat/completions" if request.is_chat else "/v1/completions"
         call = self._client.open()
@@ -187,13 +188,13 @@ class RemotePartner:
                 return False
         return bool(self._can_decide)
 
-    def decide(self, state: str, question: str, labels: Sequence[str]) -> Decision:
+    def decide(self, state: str, question: str, labels: Sequence[str]) -> Verdict:
         """By the server's route."""
         asked = {"type": "choice", "instructions": question, "criteria": dict.fromkeys(labels)}
         reply = self._client.ask("POST", "/v1/systemone", {"state": state, "questions": {"q": asked}}, read_s=None)
         answer = reply["answers"]["q"]
         chances = answer["probabilities"]
-        return Decision(tuple(labels), tuple(float(chances[label]) for label in labels), float(answer["confidence"]))
+        return Verdict(tuple(labels), tuple(float(chances[label]) for label in labels), float(answer["confidence"]))
 
     def close(self) -> None:
         """Nothing is held: every request has its own connection."""

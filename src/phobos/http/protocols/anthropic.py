@@ -22,14 +22,14 @@ from phobos.chat.messages import (
     ToolChoice,
 )
 from phobos.errors import RequestError
-from phobos.http.generation import Job
-from phobos.http.protocols.anthropic_reply import MessageDialect
+from phobos.http.protocols.anthropic_reply import MessageForm
 from phobos.http.protocols.conversation import is_continued
 from phobos.http.protocols.fields import Fields, convert, sort_fields
 from phobos.http.protocols.history import OTHER_PARTS, CallBook, LeftOut, unreadable
 from phobos.http.protocols.openai import parse_stops, schema_output
 from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.protocols.tools import MESSAGES, Offer, check_tool_name, read_tools
+from phobos.http.reply import Job
 from phobos.http.served import ServedModel
 from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
@@ -112,12 +112,12 @@ def parse_message_job(body: dict[str, Any], request_id: str, settings: ServeSett
         raise RequestError("max_tokens is required", param="max_tokens")
     request, ignored = _request(fields.values, asked, request_id, settings)
     omits = asked.thinking is not None and asked.thinking.display == "omitted"
-    dialect = MessageDialect(request_id, omits_thinking=omits)
+    form = MessageForm(request_id, omits_thinking=omits)
     field = "thinking" if asked.thinking is not None and asked.thinking.type == "enabled" else ""
-    return Job((request,), bool(asked.stream), asked.model, dialect, (*fields.unknown, *ignored), field)
+    return Job((request,), bool(asked.stream), asked.model, form, (*fields.unknown, *ignored), field)
 
 
-def count_tokens(body: dict[str, Any], model: ServedModel, request_id: str, settings: ServeSettings) -> dict[str, int]:
+def count_tokens(body: dict[str, Any], model: ServedModel, request_id: str, settings: ServeSettings) -> dict[str, Any]:
     """How many tokens the prompt of a messages request has, also of one that does not fit. Raises `RequestError`."""
     fields, asked = _read(body, settings)
     request, _ = _request(fields.values, asked, request_id, settings)

@@ -22,7 +22,7 @@ from phobos.chat.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from phobos.http.generation import ReplyFacts
+from phobos.http.reply import ReplyFacts
 from phobos.http.transport.wire import Refusal, Response, bounded, json_response, to_json
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -252,7 +252,7 @@ class MessageWriter:
         return b"event: error\ndata: " + to_json(_error(refusal)) + b"\n\n"
 
 
-class MessageDialect:
+class MessageForm:
     """How `/v1/messages` replies."""
 
     heartbeat = PING

@@ -6,7 +6,7 @@ is refused unless it is sent switched off, as that server's own clients send it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -16,11 +16,12 @@ from msgspec import Meta
 from phobos.chat.events import Event, Finished, Started, TextDelta, TokenLogprob
 from phobos.chat.messages import MAX_TOP_LOGPROBS, GenerationRequest, OutputFormat, SamplingParams
 from phobos.errors import RequestError
-from phobos.http.generation import Job, ReplyFacts
 from phobos.http.protocols.fields import convert, sort_fields
 from phobos.http.protocols.openai import MAX_BIASES, MAX_PROMPTS, parse_prompts, parse_stops
 from phobos.http.protocols.openai_reply import Ledger
 from phobos.http.protocols.sampling import LLAMA_SAMPLING
+from phobos.http.reply import Job, ReplyFacts
+from phobos.http.served import ServedTokenizer
 from phobos.http.transport.wire import SSE_DONE, SSE_HEARTBEAT, Refusal, Response, sse
 from phobos.sampling_fields import FIELDS
 from phobos.settings import ServeSettings
@@ -93,8 +94,8 @@ def parse_llama_completion(body: dict[str, Any], request_id: str, settings: Serv
         )
         for prompt in _read_prompts(asked.prompt)
     )
-    dialect = LlamaDialect(requests, bool(asked.n_probs), with_tokens, n_predict, tuple(asked.response_fields or ()))
-    return Job(requests, bool(asked.stream), asked.model, dialect, fields.unknown)
+    form = LlamaForm(requests, bool(asked.n_probs), with_tokens, n_predict, tuple(asked.response_fields or ()))
+    return Job(requests, bool(asked.stream), asked.model, form, fields.unknown)
 
 
 def _read_prompts(value: Any) -> tuple[str | tuple[int | str, ...], ...]:
@@ -195,8 +196,8 @@ class _Text:
 
     index: int
     request: GenerationRequest
-    dialect: LlamaDialect
-    tokenizer: Any
+    form: LlamaForm
+    tokenizer: ServedTokenizer | None
     ledger: Ledger = field(default_factory=lambda: Ledger(1))
     pieces: list[str] = field(default_factory=list)
     entries: list[TokenLogprob] = field(default_factory=list)
@@ -238,9 +239,9 @@ class _Text:
             "stopping_word": end.stop_text or "",
             "timings": self.ledger.describe_timings(),
         }
-        if self.dialect.with_probs and with_text:
+        if self.form.with_probs and with_text:
             body["completion_probabilities"] = [_shape(entry) for entry in self.entries]
-        return _choose(body, self.dialect.response_fields) if self.dialect.response_fields else body
+        return _choose(body, self.form.response_fields) if self.form.response_fields else body
 
     def parts(self, event: TextDelta) -> Iterator[dict[str, Any]]:
         """The parts of the stream: one for each token, as that server sends them."""
@@ -260,18 +261,18 @@ class _Text:
             "id_slot": self.started.slot if self.started is not None else -1,
             "tokens_evaluated": usage_prompt,
         }
-        if self.dialect.with_probs:
+        if self.form.with_probs:
             body["completion_probabilities"] = [_shape(entry) for entry in event.logprobs]
         return body
 
-    def _tokens(self, entries: Any) -> list[int]:
-        return [entry.token_id for entry in entries] if self.dialect.with_tokens else []
+    def _tokens(self, entries: Iterable[TokenLogprob]) -> list[int]:
+        return [entry.token_id for entry in entries] if self.form.with_tokens else []
 
     def _settings(self) -> dict[str, Any]:
         return {
             **{field.llama_name: getattr(self.request.sampling, field.name) for field in FIELDS},
             "seed": self.started.seed if self.started is not None else None,
-            "n_predict": self.dialect.n_predict if self.dialect.n_predict is not None else -1,
+            "n_predict": self.form.n_predict if self.form.n_predict is not None else -1,
             "stop": list(self.request.stop),
             "n_probs": self.request.top_logprobs or 0,
             "logit_bias": self._biases(),
@@ -280,7 +281,7 @@ class _Text:
     def _biases(self) -> list[dict[str, Any]]:
         """As ids; a token that is never drawn has null for its bias."""
         sampling = self.request.sampling
-        never = self.tokenizer.end_ids if sampling.ignore_eos else ()
+        never = self.tokenizer.end_ids if sampling.ignore_eos and self.tokenizer is not None else ()
         shown: dict[int, float | None] = dict(sampling.logit_bias) | dict.fromkeys(sorted(never))
         return [{"token": token, "bias": bias} for token, bias in shown.items()]
 
@@ -300,11 +301,9 @@ def _choose(body: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 class LlamaFold:
     """A whole reply: an object, or a list of them for several prompts."""
 
-    def __init__(self, dialect: LlamaDialect, facts: ReplyFacts) -> None:
+    def __init__(self, form: LlamaForm, facts: ReplyFacts) -> None:
         self._model = facts.model
-        self._texts = [
-            _Text(index, request, dialect, facts.tokenizer) for index, request in enumerate(dialect.requests)
-        ]
+        self._texts = [_Text(index, request, form, facts.tokenizer) for index, request in enumerate(form.requests)]
 
     def push(self, choice: int, event: Event) -> None:
         """Take one event."""
@@ -319,11 +318,9 @@ class LlamaFold:
 class LlamaWriter:
     """A stream."""
 
-    def __init__(self, dialect: LlamaDialect, facts: ReplyFacts) -> None:
+    def __init__(self, form: LlamaForm, facts: ReplyFacts) -> None:
         self._model = facts.model
-        self._texts = [
-            _Text(index, request, dialect, facts.tokenizer) for index, request in enumerate(dialect.requests)
-        ]
+        self._texts = [_Text(index, request, form, facts.tokenizer) for index, request in enumerate(form.requests)]
 
     def push(self, choice: int, event: Event) -> bytes:
         """The part of one event."""
@@ -342,7 +339,7 @@ class LlamaWriter:
         return sse(refusal.envelope()) + SSE_DONE
 
 
-class LlamaDialect:
+class LlamaForm:
     """How `/completion` replies."""
 
     heartbeat = SSE_HEARTBEAT

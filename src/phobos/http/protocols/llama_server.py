@@ -16,7 +16,7 @@ from phobos.http.protocols.conversation import parse_messages, split_template_kw
 from phobos.http.protocols.fields import convert, decode_object
 from phobos.http.protocols.history import LeftOut
 from phobos.http.protocols.tools import CHAT, read_tools
-from phobos.http.served import ServedModel, SlotActions
+from phobos.http.served import ServedModel, ServedTokenizer, SlotActions
 from phobos.sampling_fields import FIELDS, resolve
 
 
@@ -81,14 +81,14 @@ def detokenize(body: dict[str, Any], model: ServedModel) -> dict[str, Any]:
     return {"content": model.tokenizer.decode(asked.tokens, special=True)}
 
 
-def apply_template(body: dict[str, Any], model: ServedModel, request_id: str) -> dict[str, Any]:
+def apply_template(body: dict[str, Any], model: ServedModel) -> dict[str, Any]:
     """The prompt a conversation becomes, as the model will read it."""
     asked = convert(_present(body), TemplateFields)
     kwargs, thinking = split_template_kwargs(asked.chat_template_kwargs)
     if thinking is None:
         thinking = asked.enable_thinking
     request = GenerationRequest(
-        request_id=request_id,
+        request_id="",  # it is never run
         messages=parse_messages(asked.messages, LeftOut()),
         tools=read_tools(asked.tools, CHAT).tools,
         thinking=thinking is True,
@@ -164,7 +164,6 @@ def describe_props(model: ServedModel, name: str) -> dict[str, Any]:
     """The server's properties; the file's name, never its path."""
     defaults = resolve(model.settings.sampling, model.sampling)
     tokenizer = model.tokenizer
-    chat_template = getattr(model.template, "source", None)
     return {
         "default_generation_settings": {
             "n_ctx": model.n_ctx,
@@ -176,7 +175,7 @@ def describe_props(model: ServedModel, name: str) -> dict[str, Any]:
         "total_slots": model.n_slots,
         "model_alias": name,
         "model_path": model.settings.model_path.name,
-        "chat_template": chat_template if isinstance(chat_template, str) else "",
+        "chat_template": model.template.source if model.template is not None else "",
         "bos_token": _special_text(tokenizer, tokenizer.bos_id),
         "eos_token": _special_text(tokenizer, tokenizer.eos_id),
         "modalities": {"vision": False, "audio": False},
@@ -199,5 +198,5 @@ def describe_tokenizer(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _special_text(tokenizer: Any, token: int | None) -> str:
-    return "" if token is None else str(tokenizer.decode([token], special=True))
+def _special_text(tokenizer: ServedTokenizer, token: int | None) -> str:
+    return "" if token is None else tokenizer.decode([token], special=True)

@@ -21,13 +21,13 @@ from phobos.chat.messages import (
     ToolSpec,
 )
 from phobos.errors import RequestError
-from phobos.http.generation import Job
 from phobos.http.protocols.conversation import is_continued, parse_messages, split_template_kwargs
 from phobos.http.protocols.fields import convert, sort_fields
 from phobos.http.protocols.history import LeftOut
-from phobos.http.protocols.openai_reply import ChatDialect, CompletionDialect
+from phobos.http.protocols.openai_reply import ChatForm, CompletionForm
 from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.protocols.tools import CHAT, read_choice, read_tools
+from phobos.http.reply import Job
 from phobos.http.served import ServedModel
 from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
@@ -152,9 +152,9 @@ def parse_chat(body: dict[str, Any], request_id: str, settings: ServeSettings) -
         cache_slot=asked.id_slot if asked.cache_slot is None and asked.id_slot != -1 else asked.cache_slot,
         cache_prompt=asked.cache_prompt is not False,
     )
-    dialect = ChatDialect(request, include_usage=_wants_usage(asked))
+    form = ChatForm(request, include_usage=_wants_usage(asked))
     ignored = (*fields.unknown, *offer.left_out, *left_out.places, *ignored)
-    return Job((request,), bool(asked.stream), asked.model, dialect, ignored, _name_effort(asked))
+    return Job((request,), bool(asked.stream), asked.model, form, ignored, _name_effort(asked))
 
 
 def count_chat_tokens(
@@ -210,8 +210,8 @@ def parse_completion(body: dict[str, Any], request_id: str, settings: ServeSetti
         )
         for prompt in prompts
     )
-    dialect = CompletionDialect(requests, include_usage=_wants_usage(asked))
-    return Job(requests, bool(asked.stream), asked.model, dialect, fields.unknown)
+    form = CompletionForm(requests, include_usage=_wants_usage(asked))
+    return Job(requests, bool(asked.stream), asked.model, form, fields.unknown)
 
 
 def _missing(name: str) -> Any:

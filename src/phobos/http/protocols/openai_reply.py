@@ -27,7 +27,8 @@ from phobos.chat.events import (
 )
 from phobos.chat.messages import GenerationRequest
 from phobos.errors import RequestError
-from phobos.http.generation import ReplyFacts
+from phobos.http.reply import ReplyFacts
+from phobos.http.served import ServedTokenizer
 from phobos.http.transport.wire import SSE_DONE, SSE_HEARTBEAT, Refusal, Response, sse, to_json
 
 FINGERPRINT = f"phobos-{phobos.__version__}"
@@ -290,7 +291,7 @@ class ChatWriter(_ChunkWriter):
         return self._head + str(choice).encode() + b',"delta":' + delta + middle + self._tail
 
 
-class ChatDialect:
+class ChatForm:
     """How `/v1/chat/completions` replies."""
 
     heartbeat = SSE_HEARTBEAT
@@ -326,11 +327,11 @@ def _by_spelling(entry: TokenLogprob) -> dict[str, float]:
 class _CompletionChoice:
     """One choice's text so far; turns events into pieces of text with their log-probabilities."""
 
-    def __init__(self, request: GenerationRequest, tokenizer: Any) -> None:
+    def __init__(self, request: GenerationRequest, tokenizer: ServedTokenizer | None) -> None:
         self._with_logprobs = request.top_logprobs is not None
         self._n_chars = 0
         self._echo = ""
-        if request.echo and not self._with_logprobs:
+        if request.echo and not self._with_logprobs and tokenizer is not None:
             parts = (request.prompt,) if isinstance(request.prompt, str) else request.prompt or ()
             texts = (x if isinstance(x, str) else tokenizer.decode([x], special=True) for x in parts)
             self._echo = "".join(texts)
@@ -429,7 +430,7 @@ def _completion_choices(requests: tuple[GenerationRequest, ...], facts: ReplyFac
     return [_CompletionChoice(request, facts.tokenizer) for request in requests for _ in range(request.n)]
 
 
-class CompletionDialect:
+class CompletionForm:
     """How `/v1/completions` replies."""
 
     heartbeat = SSE_HEARTBEAT

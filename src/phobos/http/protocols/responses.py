@@ -17,15 +17,15 @@ from phobos.chat.messages import (
     SamplingParams,
 )
 from phobos.errors import RequestError
-from phobos.http.generation import Job
 from phobos.http.protocols.conversation import is_continued
 from phobos.http.protocols.fields import convert, sort_fields
 from phobos.http.protocols.history import LeftOut
 from phobos.http.protocols.openai import parse_output, schema_output
 from phobos.http.protocols.response_items import parse_input
-from phobos.http.protocols.responses_reply import ResponseDialect
+from phobos.http.protocols.responses_reply import ResponseForm
 from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.protocols.tools import RESPONSES, read_choice, read_tools
+from phobos.http.reply import Job
 from phobos.settings import ServeSettings
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -117,9 +117,9 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
         cache_slot=asked.cache_slot,
         cache_prompt=asked.cache_prompt is not False,
     )
-    dialect = ResponseDialect(_echo(asked, sampling, body.get("metadata")), offer.called)
+    form = ResponseForm(_echo(asked, sampling, body.get("metadata")), offer.called)
     ignored = (*fields.unknown, *_ignored(asked), *offer.left_out, *left_out.places, *ignored)
-    return Job((request,), bool(asked.stream), asked.model, dialect, ignored, "reasoning.effort" if effort else "")
+    return Job((request,), bool(asked.stream), asked.model, form, ignored, "reasoning.effort" if effort else "")
 
 
 def _ignored(asked: ResponsesFields) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ from phobos.chat.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from phobos.http.generation import ReplyFacts
 from phobos.http.protocols.tools import INPUT, Called
+from phobos.http.reply import ReplyFacts
 from phobos.http.transport.wire import SSE_HEARTBEAT, Refusal, Response, bounded, to_json
 
 # What stands before a free-form tool's text, and characters of it that are all there.
@@ -274,7 +274,7 @@ class ResponseWriter:
         return self._event("response.failed", {"response": self._account.response(error)})
 
 
-class ResponseDialect:
+class ResponseForm:
     """How `/v1/responses` replies."""
 
     heartbeat = SSE_HEARTBEAT
