@@ -1,6 +1,12 @@
-"""The dashboard proper: all panels; `phobos.tcss` lays them out by the classes the size gives."""
+"""The dashboard proper: all panels, by the table below; `phobos.tcss` lays them out by the classes the size gives.
+
+A new panel is a file of its own in `panels/` and a row here. Where it is to be shown only from a size on, it says so in
+its `DEFAULT_CSS`, with the same classes.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 
 from textual.app import ComposeResult
 
@@ -12,11 +18,20 @@ from phobos.tui.panels.log import LogPanel
 from phobos.tui.panels.memory import MemoryPanel
 from phobos.tui.panels.model import ModelPanel
 from phobos.tui.panels.network import NetworkPanel
+from phobos.tui.panels.panel import Panel
 from phobos.tui.panels.requests import RequestsPanel
 from phobos.tui.panels.status import StatusPanel
 from phobos.tui.panels.throughput import ThroughputPanel
 from phobos.tui.screens.live import LiveScreen
 from phobos.tui.screens.request import RequestScreen
+
+PANELS: Mapping[str, tuple[type[Panel], ...]] = {
+    "top": (FailurePanel,),
+    "facts": (ModelPanel, MemoryPanel, CardPanel, CachesPanel),
+    "work": (ThroughputPanel, RequestsPanel),
+    "beside the work": (LogPanel,),
+    "bottom": (NetworkPanel, StatusPanel),
+}
 
 
 class DashboardScreen(LiveScreen):
@@ -26,20 +41,18 @@ class DashboardScreen(LiveScreen):
     HEIGHTS = (22, 29, 36, 50)
 
     def compose(self) -> ComposeResult:
-        yield self.bound(FailurePanel())
+        yield from self._panels("top")
         with Box(id="body"):
             with Box(id="facts"):
-                yield self.bound(ModelPanel())
-                yield self.bound(MemoryPanel())
-                yield self.bound(CardPanel())
-                yield self.bound(CachesPanel())
+                yield from self._panels("facts")
             with Box(id="main"):
                 with Box(id="work"):
-                    yield self.bound(ThroughputPanel())
-                    yield self.bound(RequestsPanel())
-                yield self.bound(LogPanel())
-        yield self.bound(NetworkPanel())
-        yield self.bound(StatusPanel())
+                    yield from self._panels("work")
+                yield from self._panels("beside the work")
+        yield from self._panels("bottom")
+
+    def _panels(self, place: str) -> Iterator[Panel]:
+        return (self.bound(panel()) for panel in PANELS[place])
 
     def on_mount(self) -> None:
         self.query_one(RequestsPanel).focus()
