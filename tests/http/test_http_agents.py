@@ -178,7 +178,11 @@ def test_a_task_over_messages(address, task) -> None:
             {"type": "text", "text": "x-anthropic-billing-header: n=1"},
             {"type": "text", "text": "Be an agent."},
         ],
-        "tools": [{"name": "Write", "description": "Write", "input_schema": schema(file_path=TEXT, content=TEXT)}],
+        "tools": [
+            {"name": "Flow", "description": "Any", "input_schema": schema(args={"description": "a value of any type"})},
+            {"name": "Note", "input_schema": schema(meta={"type": "object", "propertyNames": {"type": "string"}})},
+            {"name": "Write", "description": "Write", "input_schema": schema(file_path=TEXT, content=TEXT)},
+        ],
         "metadata": {"user_id": "someone"},
         "max_tokens": 2000,
         "thinking": {"type": "adaptive"},
@@ -206,10 +210,15 @@ def test_a_task_over_responses(address, task) -> None:
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "write it"}]},
     ]
     run = {"type": "object", "properties": {"cmd": TEXT, "yield_time_ms": {"type": "number"}}, "required": ["cmd"]}
+    close = {"type": "function", "name": "close", "strict": False, "parameters": schema(target=TEXT)}
     body = {
         "model": "local",
         "input": items,
-        "tools": [{"type": "function", "name": "exec_command", "strict": False, "parameters": run}],
+        "tools": [
+            {"type": "function", "name": "exec_command", "strict": False, "parameters": run},
+            {"type": "namespace", "name": "agents", "description": "Others", "tools": [close]},
+            {"type": "web_search", "external_web_access": True},
+        ],
         "tool_choice": "auto",
         "parallel_tool_calls": True,
         "reasoning": {"summary": "auto"},
