@@ -1,4 +1,5 @@
-"""Fail when a Python file or function is longer than the budget: 500 lines a file, 60 a function (kernels: 120)."""
+"""Fail when a Python file, function or folder is over the budget: 500 lines a file, 60 a function (kernel source: 120),
+20 modules a folder of the package unless all are of one kind."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from pathlib import Path
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_KERNEL_LINES = 120
+MAX_FILES = 20
+OF_ONE_KIND = {"archs", "code", "families", "types"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,6 +36,16 @@ def check_tree(root: Path) -> list[str]:
     for folder in ("src", "tests", "scripts"):
         for path in sorted((root / folder).rglob("*.py")):
             found += measure_file(path, path.relative_to(root).as_posix())
+    return found + check_folders(root)
+
+
+def check_folders(root: Path) -> list[str]:
+    """Folders of the package with so many modules that a reader cannot choose among them at a glance."""
+    found = []
+    for folder in sorted({path.parent for path in (root / "src").rglob("*.py")}):
+        n_files = sum(path.name != "__init__.py" for path in folder.glob("*.py"))
+        if n_files > MAX_FILES and folder.name not in OF_ONE_KIND:
+            found.append(f"{folder.relative_to(root).as_posix()}: {n_files} modules, at most {MAX_FILES}")
     return found
 
 

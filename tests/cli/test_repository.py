@@ -59,6 +59,12 @@ def test_budget_check(tmp_path: Path) -> None:
     source.write_text(long_function)
     assert budget.measure_file(source, "src/phobos/m.py") == ["src/phobos/m.py:1: f has 61 lines, at most 60"]
     assert budget.measure_file(source, "src/phobos/kernels/cpu/code/m.py") == []
+    for folder, found in (("mixed", ["src/mixed: 21 modules, at most 20"]), ("families", [])):
+        made = tmp_path / folder / "src" / folder
+        made.mkdir(parents=True)
+        for i in range(21):
+            (made / f"m{i}.py").touch()
+        assert budget.check_tree(tmp_path / folder) == found
     source.write_text("x = 1\n" * 501)
     assert budget.measure_file(source, "src/m.py") == ["src/m.py: 501 lines, at most 500"]
     source.write_text("x = 1\n" * 500)
