@@ -6,7 +6,8 @@
 Each model, of `models/` unless others are named, is measured by `phobos-cli bench`, in a process of its own: one run to
 warm up, then `--repetitions` runs of each kind, the peer's in turn with ours. The table gives medians with the least
 and the most, and beside them what the machine could read and multiply then. `--deep N` measures the largest model again
-behind N tokens, `--types` the products of every tensor type (`tensor_types.py`). Nothing else should run meanwhile.
+behind N tokens, `--types` the products of every tensor type (`phobos-cli bench --types all`). What the page says from
+`KEPT` on, by processor, is kept by hand. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
-TYPES = Path(__file__).with_name("tensor_types.py")
+KEPT = "## By processor"
 VERSIONS = ("numba", "llvmlite", "numpy")
 METHOD = """\
 `make bench` writes this page: every model file is measured by `phobos-cli bench`, a process each. `pp512` is a prompt
@@ -31,10 +32,10 @@ of 512 random tokens in one pass, `tg128` 128 single tokens one after the other,
 together, `@ d4096` the same with 4096 tokens before. One run of each kind warms up, then timed ones{turns} follow,
 {repetitions} of each; the table has the median, and the least and the most. *GB/s* are the packed weights' bytes that a
 decode pass reads, *of limit* their share of what all threads read from memory in the same process (a region of half a
-gigabyte, the best of five)."""
+gigabyte, the best of many probes before and after the runs)."""
 TYPES_METHOD = """\
-`scripts/measure/tensor_types.py`: one row of activations with a matrix of half a gigabyte, 8 and 512 rows with a part
-of it; medians of five turns through all types. A multiply and an add count as two operations."""
+`phobos-cli bench --types all`: one row of activations with matrices of half a gigabyte, 8 and 512 rows with a part of
+them; the fastest of five turns through all types. A multiply and an add count as two operations."""
 
 
 def find_models(given: list[Path]) -> list[Path]:
@@ -99,10 +100,18 @@ def write_table(found: dict[str, Any]) -> list[str]:
 def measure_types() -> list[str]:
     """The lines about the products of every type."""
     print("measuring types", file=sys.stderr)
-    done = subprocess.run([sys.executable, str(TYPES)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "phobos.cli", "bench", "--types", "all"], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise SystemExit(f"the types could not be measured: {done.stderr.strip()}")
     return ["", "## Products of every tensor type", "", TYPES_METHOD, "", *done.stdout.rstrip().splitlines()]
+
+
+def read_kept(page: Path) -> list[str]:
+    """What stands on the page by processor: it is not measured anew."""
+    _, heading, kept = page.read_text().partition(KEPT) if page.exists() else ("", "", "")
+    return ["", *(heading + kept).rstrip().splitlines()] if heading else []
 
 
 def main() -> None:
@@ -131,7 +140,7 @@ def main() -> None:
         lines += write_table(found)
     if given.types:
         lines += measure_types()
-    given.out.write_text("\n".join(lines) + "\n")
+    given.out.write_text("\n".join([*lines, *read_kept(given.out)]) + "\n")
     print(f"{given.out} is written", file=sys.stderr)
 
 

@@ -20,6 +20,8 @@ from phobos.sizes import format_bytes
 Status = Literal["ok", "warn", "blocked"]
 SLOW_PATHS = {"portable": "no vector instructions are used", "avx2": "no VNNI instructions"}
 MIN_FREE_BYTES = 500_000_000
+LEAST_SHARE = 0.7  # of what the machine's own probes read, that a product has to reach
+TRIAL_BYTES, LEAST_TRIAL_BYTES, TRIALS = 256 << 20, 32 << 20, 5  # of a trial of the kernels
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ def examine(model: str | None) -> list[Check]:
         "cores": check_cores,
         "memory": check_memory,
         "kernel cache": check_kernel_cache,
+        "kernels": check_kernels,
         "backends": check_backends,
         "models": check_models_folder,
         "model": lambda: check_model(model),
@@ -120,6 +123,34 @@ def check_kernel_cache() -> Check:
     if n_damaged:
         return Check("kernel cache", "warn", f"{text}, {n_damaged} damaged", "they are compiled again when needed")
     return Check("kernel cache", "ok", text)
+
+
+def check_kernels() -> Check:
+    """Whether products of the types that were loaded on this machine read weights as fast as it can."""
+    from phobos.bench.tensor_types import MATRIX_BYTES, measure_types
+    from phobos.kernels.cpu.packed_types import PACKED
+    from phobos.kernels.cpu.read_ahead import remembered
+    from phobos.kernels.workers import usable_threads
+
+    n_threads, available = usable_threads(), machine.read_memory().available
+    n_bytes = TRIAL_BYTES if available is None else min(TRIAL_BYTES, available // 8)
+    known = remembered(n_threads)
+    kinds = {packed.name: kind for kind, packed in PACKED.items() if packed.name in known}
+    if not kinds:
+        return Check("kernels", "ok", "none tried yet: the first load of a model does")
+    if n_bytes < LEAST_TRIAL_BYTES:
+        return Check("kernels", "ok", "not tried, since there is little memory")
+    region_bytes = n_bytes // MATRIX_BYTES * MATRIX_BYTES
+    limits, results = measure_types(tuple(kinds.values()), n_threads, TRIALS, many=(), region_bytes=region_bytes)
+    shares = ", ".join(f"{r.type} {r.share:.0%} (ahead by {r.ahead})" for r in results)
+    text = f"memory gives {limits.read_gbs:.0f} GB/s; of that one row reads {shares}"
+    slow = [r.type for r in results if r.share < LEAST_SHARE]
+    if slow:
+        advice = (
+            f"decoding {', '.join(slow)} is slower than memory allows: try again with nothing beside, and report it"
+        )
+        return Check("kernels", "warn", text, advice)
+    return Check("kernels", "ok", text)
 
 
 def check_backends() -> Check:

@@ -100,10 +100,13 @@ def test_a_model_is_asked_for_what_was_given(script: Any, monkeypatch: pytest.Mo
     )
 
 
-def test_types_can_be_measured() -> None:
-    script = SCRIPT.with_name("tensor_types.py")
-    done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_what_the_page_says_by_processor_stays(script: Any, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    assert script.read_kept(page) == []
+    page.write_text("# Benchmarks\n\n| old |\n")
+    assert script.read_kept(page) == []
+    page.write_text("# Benchmarks\n\n| old |\n\n## By processor\n\n| kept |\n")
+    assert script.read_kept(page) == ["", "## By processor", "", "| kept |"]
 
 
 def test_the_machine_and_the_versions(script: Any) -> None:

@@ -7,5 +7,6 @@ bytes of weights read a second, and their share of what the machine can read, me
 """
 
 from phobos.bench.measure import run
+from phobos.bench.tensor_types import run_types
 
-__all__ = ["run"]
+__all__ = ["run", "run_types"]

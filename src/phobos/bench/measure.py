@@ -6,7 +6,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from phobos.counters import CardInfo, ModelInfo
 from phobos.gguf.reader import open_gguf
 from phobos.kernels.backend import Backend, Batch
 from phobos.kernels.cpu.limits import MachineLimits, measure_limits
+from phobos.kernels.cpu.packed_types import PACKED
+from phobos.kernels.cpu.read_ahead import describe_choices
 from phobos.kernels.placing.opening import open_backend
 from phobos.settings import EngineSettings
 
@@ -121,6 +123,7 @@ def run(path: Path, values: dict[str, Any]) -> int:
     )
     with open_gguf(path) as gguf:
         backend, info = open_backend(build_program(gguf), gguf, settings, lambda progress: None)
+        types = {PACKED[tensor.type].name for tensor in gguf.tensors.values() if tensor.type in PACKED}
     try:
         card = backend.describe()
         limits = measure_limits(card.n_threads)
@@ -128,16 +131,20 @@ def run(path: Path, values: dict[str, Any]) -> int:
             results = measure(
                 Subject(backend, SEED).time, time_peer, runs, values["repetitions"], backend.memory()["weights"]
             )
+        limits = limits.or_better(measure_limits(card.n_threads))
     finally:
         backend.close()
+    ahead = describe_choices(types, card.n_threads)
     if values["as_json"]:
-        print(json.dumps(_as_json(info, card, limits, results), indent=2))
+        print(json.dumps(_as_json(info, card, limits, results, ahead), indent=2))
     else:
-        print_table(info, card, limits, results)
+        print_table(info, card, limits, results, ahead)
     return 0
 
 
-def _as_json(info: ModelInfo, card: CardInfo, limits: MachineLimits, results: list[Result]) -> dict[str, Any]:
+def _as_json(
+    info: ModelInfo, card: CardInfo, limits: MachineLimits, results: list[Result], ahead: Mapping[str, str]
+) -> dict[str, Any]:
     return {
         "phobos": __version__,
         "model": info.name,
@@ -146,15 +153,21 @@ def _as_json(info: ModelInfo, card: CardInfo, limits: MachineLimits, results: li
         "path": card.features,
         "threads": card.n_threads,
         "limits": asdict(limits),
+        "reads_ahead": dict(ahead),
         "results": [{**asdict(result), "ratio": result.ratio} for result in results],
     }
 
 
-def print_table(info: ModelInfo, card: CardInfo, limits: MachineLimits, results: list[Result]) -> None:
+def print_table(
+    info: ModelInfo, card: CardInfo, limits: MachineLimits, results: list[Result], ahead: Mapping[str, str]
+) -> None:
     """A Markdown table, with the machine above it."""
     print(f"{info.name}, {info.quantization}; Phobos {__version__}")
     able = f"reads {limits.read_gbs:.1f} GB/s, multiplies {limits.int8_gops:.0f} Gop/s (int8)"
-    print(f"{card.name}, {card.features}, {card.n_threads} threads; {able}\n")
+    print(f"{card.name}, {card.features}, {card.n_threads} threads; {able}")
+    if ahead:
+        print(f"Weights are asked for ahead (NEAR,FAR bytes): {', '.join(f'{t} {a}' for t, a in ahead.items())}")
+    print()
     against = any(result.peer_median for result in results)
     print("| run | tok/s | spread | GB/s | of limit |" + (" llama.cpp | ratio |" if against else ""))
     print("|---|---:|---:|---:|---:|" + ("---:|---:|" if against else ""))

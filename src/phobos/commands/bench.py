@@ -24,6 +24,8 @@ BENCH_FLAGS = [
          help="Conversations that decode together (may be given several times)."),
     flag("--repetitions", "-r", group=MEASURE, type=click.IntRange(min=1), default=5, metavar="N",
          help="Timed runs of each kind; the median counts."),
+    flag("--types", group=MEASURE, without="a model", metavar="LIST",
+         help="Instead of a model: products of tensor types (Q4_K,Q6_K, or all) beside the machine's limits."),
     flag("--against", group=MEASURE, type=click.Choice(["llama.cpp"]), without="Phobos alone",
          help="Run the peer in turn with Phobos."),
     flag("--threads", "-t", group=MEASURE, type=click.IntRange(min=1), without="one a core", metavar="N",
@@ -32,11 +34,15 @@ BENCH_FLAGS = [
 
 
 @click.command("bench", cls=PhobosCommand)
-@click.argument("file", metavar="FILE", shell_complete=complete_model)
+@click.argument("file", metavar="[FILE]", required=False, shell_complete=complete_model)
 @with_flags(BENCH_FLAGS, options.CACHE_FLAGS, options.JSON_FLAG, options.GENERAL_FLAGS)
-def command(file: str, **values: Any) -> int:
-    """Measure prompt (pp) and decode (tg) speed, as llama-bench reports them."""
+def command(file: str | None, **values: Any) -> int:
+    """Measure prompt (pp) and decode (tg) speed, as llama-bench reports them; or products of tensor types."""
     log.configure(values["log"] or "off")
     from phobos import bench
 
+    if (file is None) == (values["types"] is None):
+        raise click.UsageError("name a model file, or tensor types with --types")
+    if file is None:
+        return bench.run_types(values)
     return bench.run(library.resolve_model(file), values)

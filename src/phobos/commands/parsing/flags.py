@@ -23,7 +23,7 @@ from phobos.sampling_fields import SamplingField
 #: What is read from the environment beside the flags' own variables.
 FURTHER_VARIABLES = (
     "PHOBOS_MODELS", "PHOBOS_DEBUG", "PHOBOS_KERNEL_CACHE_DIR", "PHOBOS_CPU_PATH", "PHOBOS_VRAM", "PHOBOS_PASS_REPORT",
-    "PHOBOS_GUARD_PAGES",    "PHOBOS_TEST_MODELS", "PHOBOS_REFEREE_PYTHON", "PHOBOS_SHARED",
+    "PHOBOS_GUARD_PAGES", "PHOBOS_READ_AHEAD", "PHOBOS_TEST_MODELS", "PHOBOS_REFEREE_PYTHON", "PHOBOS_SHARED",
 )  # fmt: skip
 PREFIX = "PHOBOS_"
 CERTAINLY_MEANT = 0.85  # how alike a misspelt variable and a known one are behind the prefix

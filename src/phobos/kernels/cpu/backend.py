@@ -31,6 +31,8 @@ from phobos.kernels.cpu.lowering.launches import BatchAddresses, Launch
 from phobos.kernels.cpu.lowering.lower import Lowering
 from phobos.kernels.cpu.memory import Arena
 from phobos.kernels.cpu.packing import Packing
+from phobos.kernels.cpu.products import put_read_ahead
+from phobos.kernels.cpu.read_ahead import choose_for
 from phobos.kernels.cpu.report import print_census, requested_pass
 from phobos.kernels.cpu.states import SlotStates
 from phobos.kernels.cpu.team import KERNELS as TEAM_KERNELS
@@ -125,8 +127,8 @@ class CpuBackend(SlotBackend):
 
     def _load(self, gguf: GGUF, progress: Progress) -> LoadReport:
         """Load the kernels, packers first, and fill the weights meanwhile."""
+        launched = tuple(dict.fromkeys(launch.kernel for launch in self._launches))
         with Packing(gguf, self._weights, self._weight_arena, self.n_threads) as packing:
-            launched = (launch.kernel for launch in self._launches)
             kernels = tuple(dict.fromkeys((*packing.packers, *launched, *TEAM_KERNELS)))
             report = LoadReport(progress, len(kernels))
 
@@ -136,6 +138,8 @@ class CpuBackend(SlotBackend):
 
             self._steps = encode_steps(self._launches, load_kernels(kernels, take))
             packing.wait(report.weights)
+        for name, choice in choose_for(self._weights.values(), launched, self.n_threads).items():
+            put_read_ahead(self._header, name, choice.ahead)
         return report
 
     def _rows_view(self, buffer: Buffer, lowering: Lowering) -> FloatArray:

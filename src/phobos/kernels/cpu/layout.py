@@ -13,7 +13,6 @@ from enum import IntEnum
 GROUP = 16  # output rows in a group: the lanes of a vector
 BLOCK = 32  # activations that share a scale
 LINE = 64  # bytes of a cache line
-PREFETCH_BYTES = 4096  # how far ahead weights are asked for
 KEY_TILE = 16  # keys whose k-th values lie together in the key cache
 ROW_TILE = 6  # rows a matrix-matrix tile holds in registers
 GROUP_TILE = 2  # groups it holds
@@ -46,7 +45,8 @@ class Header(IntEnum):
     SHARED = 10
 
 
-HEADER_WORDS = 16
+READ_AHEAD = 16  # first of two words a packed type, see `packed_types.read_ahead_offset`
+HEADER_WORDS = READ_AHEAD + 2 * 32
 
 
 class Order(IntEnum):

@@ -193,16 +193,22 @@ def vscatter_f16(typingctx, address, stride, value):
     return types.void(types.int64, types.int64, F32), codegen
 
 
-@intrinsic
-def prefetch(typingctx, address):
-    """Bring the line at an address nearer."""
+def _make_prefetch(locality, doc):
+    @intrinsic
+    def prefetch(typingctx, address):
+        def codegen(context, builder, signature, args):
+            pointer = builder.inttoptr(args[0], _I8.as_pointer())
+            call_intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, _I32(0), _I32(locality), _I32(1))
+            return context.get_dummy_value()
 
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], _I8.as_pointer())
-        call_intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, _I32(0), _I32(3), _I32(1))
-        return context.get_dummy_value()
+        return types.void(types.int64), codegen
 
-    return types.void(types.int64), codegen
+    prefetch.__doc__ = doc
+    return prefetch
+
+
+prefetch_near = _make_prefetch(3, "Bring the line at an address into the first cache.")
+prefetch_far = _make_prefetch(2, "Bring the line at an address into the second cache.")
 
 
 @intrinsic

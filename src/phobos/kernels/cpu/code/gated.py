@@ -16,7 +16,7 @@ from phobos.kernels.cpu.code.norm import quantize_block
 from phobos.kernels.cpu.code.sync import take_work
 from phobos.kernels.cpu.declaration import Int, Kernel, kernel
 from phobos.kernels.cpu.layout import BLOCK, GROUP, ROW_UNIT, STREAMED_ROWS, Header
-from phobos.kernels.cpu.packed_types import PACKED
+from phobos.kernels.cpu.packed_types import PACKED, read_ahead_offset
 
 _PASS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
 _STREAM_BYTES = 64 * (STREAMED_ROWS + ROW_UNIT)  # a vector a row, for whole tiles of rows
@@ -25,6 +25,7 @@ _STREAM_BYTES = 64 * (STREAMED_ROWS + ROW_UNIT)  # a vector a row, for whole til
 def _make_gated(form: Format, activation, name: str) -> Kernel:
     stream, tile_sums = make_stream(form), make_tile_sums(form)
     values, record_bytes = form.kind.values, form.kind.record_bytes
+    ahead_offset = read_ahead_offset(form.kind.name)
 
     def gated(
         out: Int, x: Int, gate: Int, up: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int, n_in: Int,
@@ -41,7 +42,7 @@ def _make_gated(form: Format, activation, name: str) -> Kernel:
         unit = max(1, n_blocks // (8 * n_threads)) if streamed else 1
         hidden = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)  # the block's first half
         scratch = hidden + 64 * n_rows
-        pass_number = load_i64(batch + _PASS)
+        pass_number, ahead = load_i64(batch + _PASS), batch + ahead_offset
         while True:
             item = take_work(work, pass_number, (n_blocks + unit - 1) // unit)
             if item < 0:
@@ -51,10 +52,10 @@ def _make_gated(form: Format, activation, name: str) -> Kernel:
                     at = (2 * b + half) * group_bytes
                     if streamed:
                         gates, ups, step = scratch, scratch + _STREAM_BYTES, 64
-                        stream(gate + at, x, x_stride, n_rows, n_in, gates)
-                        stream(up + at, x, x_stride, n_rows, n_in, ups)
+                        stream(gate + at, x, x_stride, n_rows, n_in, ahead, gates)
+                        stream(up + at, x, x_stride, n_rows, n_in, ahead, ups)
                     else:
-                        gates = tile_sums(gate + at, up - gate, 2, x, x_stride, n_rows, n_in, scratch)
+                        gates = tile_sums(gate + at, up - gate, 2, x, x_stride, n_rows, n_in, ahead, scratch)
                         ups, step = gates + 64, 128
                     for row in range(n_rows):
                         value = activation(vload(gates + step * row)) * vload(ups + step * row)

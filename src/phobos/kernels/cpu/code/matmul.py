@@ -16,7 +16,8 @@ from phobos.kernels.cpu.code.access import (
     keep_own_frame,
     load_f32,
     load_i64,
-    prefetch,
+    prefetch_far,
+    prefetch_near,
     vload,
     vload_u8,
     vstore,
@@ -45,11 +46,11 @@ from phobos.kernels.cpu.layout import (
     CHUNK_VALUES,
     GROUP,
     GROUP_TILE,
-    PREFETCH_BYTES,
     ROW_TILE,
     STREAMED_ROWS,
     Header,
 )
+from phobos.kernels.cpu.packed_types import read_ahead_offset
 
 _BATCH_PASS, _BATCH_SCRATCH, _BATCH_SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
 
@@ -66,8 +67,8 @@ def finish(out, acc, bias, residual, scale):
 
 
 def _make_add_blocks(form: Format, n_rows: int, n_together: int):
-    """`add_blocks(w, b, x, scale_at, sum_at, x_stride, sums, dots)`: blocks b, b + 1, … of the record at `w`, by
-    `n_rows` rows of activations, added to their sums in that order."""
+    """`add_blocks(w, b, x, scale_at, sum_at, x_stride, near, far, sums, dots)`: blocks b, b + 1, … of the record at
+    `w`, by `n_rows` rows of activations, added to their sums in that order."""
     codes, scale, minimum = form.codes, form.scale, form.minimum
     record_bytes, block = form.kind.record_bytes, form.kind.block
     n_blocks, n_slices = form.kind.values // block, block // 4
@@ -76,11 +77,11 @@ def _make_add_blocks(form: Format, n_rows: int, n_together: int):
     _, get_dot, put_dot = make_tile(I32, n_together * n_rows)
 
     @always_inlined
-    def add_blocks(w, b, x, scale_at, sum_at, x_stride, sums, dots):
-        if n_rows > 1:
-            keep_loads_apart()
-        for line in range(block_lines * n_together):
-            prefetch(w + PREFETCH_BYTES + 64 * (b * block_lines + line))
+    def add_blocks(w, b, x, scale_at, sum_at, x_stride, near, far, sums, dots):
+        keep_loads_apart()  # else a record's prefetches are gathered at its head, more than a processor can await
+        for line in range(b * block_lines, (b + n_together) * block_lines):
+            prefetch_near(w + near + 64 * line)
+            prefetch_far(w + far + 64 * line)
         for i in range(n_together * n_rows):
             put_dot(dots, i, zeros_i32())
         for j in range(n_slices):
@@ -102,8 +103,8 @@ def _make_add_blocks(form: Format, n_rows: int, n_together: int):
 
 
 def _make_few_rows(form: Format, n_rows: int):
-    """`few_rows(w, x, x_stride, n_in, acc)`: one group by `n_rows` rows of activations, the packed weights streamed
-    through registers; leaves a vector a row at `acc`."""
+    """`few_rows(w, x, x_stride, n_in, ahead, acc)`: one group by `n_rows` rows of activations, the packed weights
+    streamed through registers; leaves a vector a row at `acc`. `ahead` is the address of how far ahead to read."""
     block, n_blocks = form.kind.block, form.kind.values // form.kind.block
     n_together = 2 if n_rows > 1 else 1  # several rows: enough products in flight, loads shared
     n_unrolled = max(n_blocks, n_together)  # block numbers, hence shifts, are constants
@@ -116,8 +117,9 @@ def _make_few_rows(form: Format, n_rows: int):
     new_last, _, _ = make_tile(I32, n_rows)
 
     @inlined
-    def few_rows(w, x, x_stride, n_in, acc):
+    def few_rows(w, x, x_stride, n_in, ahead, acc):
         keep_own_frame()
+        near, far = load_i64(ahead), load_i64(ahead + 8)
         scale_at = x + n_in
         sum_at = scale_at + 4 * (n_in // BLOCK) * sum_offset
         sums = new_sums()
@@ -126,13 +128,13 @@ def _make_few_rows(form: Format, n_rows: int):
             put_sum(sums, m, zeros())
         for _ in range(n_in // (n_unrolled * block)):
             for b in range(0, n_unrolled, n_together):
-                add_blocks(w, b, x, scale_at, sum_at, x_stride, sums, dots)
+                add_blocks(w, b, x, scale_at, sum_at, x_stride, near, far, sums, dots)
             w += unrolled_bytes
             x += n_unrolled * block
             scale_at += 4 * n_unrolled * block // BLOCK
             sum_at += 4 * n_unrolled
         if may_be_odd and n_in % (n_unrolled * block) != 0:
-            add_last(w, 0, x, scale_at, sum_at, x_stride, sums, new_last())
+            add_last(w, 0, x, scale_at, sum_at, x_stride, near, far, sums, new_last())
         for m in range(n_rows):
             vstore(acc + 64 * m, get_sum(sums, m))
 
@@ -140,18 +142,20 @@ def _make_few_rows(form: Format, n_rows: int):
 
 
 def _make_unpack(form: Format):
-    """`unpack(w, n_records, codes_out, scales_out)`: a group's codes as bytes, and scale and minimum of each block as
-    floats."""
+    """`unpack(w, n_records, ahead, codes_out, scales_out)`: a group's codes as bytes, and scale and minimum of each
+    block as floats."""
     codes, scale, minimum = form.codes, form.scale, form.minimum
     n_blocks, n_slices, record_bytes = form.kind.values // form.kind.block, form.kind.block // 4, form.kind.record_bytes
-    record_lines = record_bytes // 64
+    block_lines = -(-record_bytes // (64 * n_blocks))
 
     @inlined
-    def unpack(w, n_records, codes_out, scales_out):
+    def unpack(w, n_records, ahead, codes_out, scales_out):
+        near, far = load_i64(ahead), load_i64(ahead + 8)
         for _ in range(n_records):
-            for line in range(record_lines):
-                prefetch(w + PREFETCH_BYTES + 64 * line)
             for b in range(n_blocks):
+                for line in range(b * block_lines, (b + 1) * block_lines):
+                    prefetch_near(w + near + 64 * line)
+                    prefetch_far(w + far + 64 * line)
                 for j in range(n_slices):
                     vstore_u8(codes_out, codes(w, b, j))
                     codes_out += 64
@@ -211,7 +215,7 @@ def make_tile_sums(form: Format):
     scales_bytes = 128 * (CHUNK_VALUES // block)
 
     @inlined
-    def tile_sums(w, group_stride, n_groups, x, x_stride, n_rows, n_in, scratch):
+    def tile_sums(w, group_stride, n_groups, x, x_stride, n_rows, n_in, ahead, scratch):
         codes = scratch
         scales = codes + GROUP_TILE * codes_bytes
         acc = scales + GROUP_TILE * scales_bytes
@@ -223,7 +227,7 @@ def make_tile_sums(form: Format):
             n_values = min(CHUNK_VALUES, n_in - start)
             for g in range(n_groups):
                 record = w + g * group_stride + start // values * record_bytes
-                unpack(record, n_values // values, codes + g * codes_bytes, scales + g * scales_bytes)
+                unpack(record, n_values // values, ahead, codes + g * codes_bytes, scales + g * scales_bytes)
             for row in range(0, n_rows, ROW_TILE):  # rows up to the tile's end are read, their results not used
                 multiply(
                     codes, scales, acc + 128 * row, x + row * x_stride, x_stride, x_scale, x_sum, start // block,
@@ -240,9 +244,9 @@ def make_several_rows(sums):
 
     @inlined
     def several_rows(
-        out, out_stride, x, x_stride, w, group_bytes, n_groups, bias, residual, n_rows, n_in, scale, scratch
+        out, out_stride, x, x_stride, w, group_bytes, n_groups, bias, residual, n_rows, n_in, scale, ahead, scratch
     ):
-        acc = sums(w, group_bytes, n_groups, x, x_stride, n_rows, n_in, scratch)
+        acc = sums(w, group_bytes, n_groups, x, x_stride, n_rows, n_in, ahead, scratch)
         for row in range(n_rows):
             for g in range(n_groups):
                 finish(
@@ -257,23 +261,23 @@ def make_several_rows(sums):
 
 
 def make_stream(form: Format):
-    """`stream(w, x, x_stride, n_rows, n_in, acc)`: a group by up to `STREAMED_ROWS` rows; rows up to the end of the
-    last tile are read, their results not used."""
+    """`stream(w, x, x_stride, n_rows, n_in, ahead, acc)`: a group by up to `STREAMED_ROWS` rows; rows up to the end of
+    the last tile are read, their results not used."""
     one_row, four_rows, eight_rows = (_make_few_rows(form, n) for n in (1, 4, 8))
 
     @inlined
-    def stream(w, x, x_stride, n_rows, n_in, acc):
+    def stream(w, x, x_stride, n_rows, n_in, ahead, acc):
         row = 0
         while row < n_rows:
             at, target = x + row * x_stride, acc + 64 * row
             if n_rows - row == 1:
-                one_row(w, at, x_stride, n_in, target)
+                one_row(w, at, x_stride, n_in, ahead, target)
                 row += 1
             elif n_rows - row <= 4:
-                four_rows(w, at, x_stride, n_in, target)
+                four_rows(w, at, x_stride, n_in, ahead, target)
                 row += 4
             else:
-                eight_rows(w, at, x_stride, n_in, target)
+                eight_rows(w, at, x_stride, n_in, ahead, target)
                 row += 8
 
     return stream
@@ -283,6 +287,7 @@ def _make_matmul(form: Format) -> Kernel:
     stream = make_stream(form)
     several_rows = make_several_rows(make_tile_sums(form))
     values, record_bytes = form.kind.values, form.kind.record_bytes
+    ahead_offset = read_ahead_offset(form.kind.name)
 
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, residual: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int,
@@ -298,7 +303,7 @@ def _make_matmul(form: Format) -> Kernel:
         streamed = n_rows <= STREAMED_ROWS
         unit = max(1, n_groups // (8 * n_threads)) if streamed else GROUP_TILE
         scratch = load_i64(batch + _BATCH_SCRATCH) + thread * load_i64(batch + _BATCH_SCRATCH_BYTES)
-        pass_number = load_i64(batch + _BATCH_PASS)
+        pass_number, ahead = load_i64(batch + _BATCH_PASS), batch + ahead_offset
         while True:
             item = take_work(work, pass_number, (n_groups + unit - 1) // unit)
             if item < 0:
@@ -309,11 +314,11 @@ def _make_matmul(form: Format) -> Kernel:
                 several_rows(
                     out + 64 * first, out_stride, x, x_stride, weight + first * group_bytes, group_bytes, last - first,
                     bias + 64 * first if bias != 0 else 0, residual + 64 * first if residual != 0 else 0, n_rows, n_in,
-                    scale, scratch,
+                    scale, ahead, scratch,
                 )  # fmt: skip
                 continue
             for g in range(first, last):
-                stream(weight + g * group_bytes, x, x_stride, n_rows, n_in, scratch)
+                stream(weight + g * group_bytes, x, x_stride, n_rows, n_in, ahead, scratch)
                 for row in range(n_rows):
                     finish(
                         out + row * out_stride + 64 * g,
@@ -330,7 +335,7 @@ def _make_matmul(form: Format) -> Kernel:
 def _make_float_matmul(name: str, form: FloatFormat) -> Kernel:
     """Float weights with float activations."""
     several_rows = make_several_rows(make_float_sums(form))
-    vector_bytes = GROUP * form.bytes_each
+    vector_bytes, ahead_offset = GROUP * form.bytes_each, read_ahead_offset(name)
 
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, residual: Int, n_rows_at: Int, batch: Int, work: Int, n_out: Int,
@@ -342,7 +347,7 @@ def _make_float_matmul(name: str, form: FloatFormat) -> Kernel:
         out_stride = n_groups * 64
         x_stride = (4 * n_in + 63) // 64 * 64
         scratch = load_i64(batch + _BATCH_SCRATCH) + thread * load_i64(batch + _BATCH_SCRATCH_BYTES)
-        pass_number = load_i64(batch + _BATCH_PASS)
+        pass_number, ahead = load_i64(batch + _BATCH_PASS), batch + ahead_offset
         while True:
             item = take_work(work, pass_number, (n_groups + GROUP_TILE - 1) // GROUP_TILE)
             if item < 0:
@@ -351,7 +356,7 @@ def _make_float_matmul(name: str, form: FloatFormat) -> Kernel:
             several_rows(
                 out + 64 * g, out_stride, x, x_stride, weight + g * group_bytes, group_bytes,
                 min(GROUP_TILE, n_groups - g), bias + 64 * g if bias != 0 else 0,
-                residual + 64 * g if residual != 0 else 0, n_rows, n_in, scale, scratch,
+                residual + 64 * g if residual != 0 else 0, n_rows, n_in, scale, ahead, scratch,
             )  # fmt: skip
 
     matmul.__name__ = f"matmul_{name}"

@@ -38,6 +38,7 @@ from phobos.kernels.cpu.code.simd import (
 from phobos.kernels.cpu.code.sync import take_work
 from phobos.kernels.cpu.declaration import Float, Int, Kernel, kernel
 from phobos.kernels.cpu.layout import BLOCK, GROUP, GROUP_TILE, STREAMED_ROWS, Header, Order
+from phobos.kernels.cpu.packed_types import read_ahead_offset
 
 _PASS, _SCRATCH, _SCRATCH_BYTES = 8 * Header.PASS, 8 * Header.SCRATCH, 8 * Header.SCRATCH_BYTES
 _N_ACTIVE, _STARTS = Order.N_ACTIVE, Order.STARTS
@@ -263,6 +264,7 @@ def _make_matmul(form: Format) -> Kernel:
     stream = make_stream(form)
     several_rows = make_several_rows(make_tile_sums(form))
     values, record_bytes = form.kind.values, form.kind.record_bytes
+    ahead_offset = read_ahead_offset(form.kind.name)
 
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, order: Int, active: Int, batch: Int, work: Int, n_out: Int, n_in: Int,
@@ -275,7 +277,7 @@ def _make_matmul(form: Format) -> Kernel:
         unit = _groups_an_item(n_active, n_groups, n_threads)
         n_units = (n_groups + unit - 1) // unit
         scratch = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
-        pass_number = load_i64(batch + _PASS)
+        pass_number, ahead = load_i64(batch + _PASS), batch + ahead_offset
         while True:
             item = take_work(work, pass_number, n_active * n_units)
             if item < 0:
@@ -289,7 +291,7 @@ def _make_matmul(form: Format) -> Kernel:
             first, last = item % n_units * unit, min((item % n_units + 1) * unit, n_groups)
             if n_rows <= STREAMED_ROWS:
                 for g in range(first, last):
-                    stream(matrix + g * group_bytes, source, x_stride, n_rows, n_in, scratch)
+                    stream(matrix + g * group_bytes, source, x_stride, n_rows, n_in, ahead, scratch)
                     offsets = bias + 4 * rows + 64 * g if bias != 0 else 0
                     for row in range(n_rows):
                         at = target + 4 * n_out * row + 64 * g
@@ -299,7 +301,7 @@ def _make_matmul(form: Format) -> Kernel:
                     several_rows(
                         target + 64 * g, 4 * n_out, source, x_stride, matrix + g * group_bytes, group_bytes,
                         min(GROUP_TILE, last - g), bias + 4 * rows + 64 * g if bias != 0 else 0, 0, n_rows, n_in,
-                        np.float32(1), scratch,
+                        np.float32(1), ahead, scratch,
                     )  # fmt: skip
 
     matmul.__name__ = f"matmul_{form.kind.name}"
@@ -308,7 +310,7 @@ def _make_matmul(form: Format) -> Kernel:
 
 def _make_float_matmul(name: str, form: FloatFormat) -> Kernel:
     several_rows = make_several_rows(make_float_sums(form))
-    vector_bytes = GROUP * form.bytes_each
+    vector_bytes, ahead_offset = GROUP * form.bytes_each, read_ahead_offset(name)
 
     def matmul(
         out: Int, x: Int, weight: Int, bias: Int, order: Int, active: Int, batch: Int, work: Int, n_out: Int, n_in: Int,
@@ -320,7 +322,7 @@ def _make_float_matmul(name: str, form: FloatFormat) -> Kernel:
         x_stride = (4 * n_in + 63) // 64 * 64
         n_active = load_i64(order + _N_ACTIVE)
         scratch = load_i64(batch + _SCRATCH) + thread * load_i64(batch + _SCRATCH_BYTES)
-        pass_number = load_i64(batch + _PASS)
+        pass_number, ahead = load_i64(batch + _PASS), batch + ahead_offset
         while True:
             item = take_work(work, pass_number, n_active * n_units)
             if item < 0:
@@ -333,7 +335,7 @@ def _make_float_matmul(name: str, form: FloatFormat) -> Kernel:
             several_rows(
                 out + 4 * n_out * start + 64 * g, 4 * n_out, x + x_stride * start, x_stride,
                 weight + (rows // GROUP + g) * group_bytes, group_bytes, min(GROUP_TILE, n_groups - g),
-                bias + 4 * rows + 64 * g if bias != 0 else 0, 0, n_rows, n_in, np.float32(1), scratch,
+                bias + 4 * rows + 64 * g if bias != 0 else 0, 0, n_rows, n_in, np.float32(1), ahead, scratch,
             )  # fmt: skip
 
     matmul.__name__ = f"matmul_{name}"

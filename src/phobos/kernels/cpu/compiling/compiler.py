@@ -174,10 +174,15 @@ def load_kernels(
     return {name: _loaded[name].address for name in wanted}
 
 
-def _path(folder: Path, name: str) -> Path:
+def version_of(name: str) -> str:
+    """The name of a kernel's code: another where a source that it is made of is another."""
     module, _, function = name.partition(":")
     families = code_cache.find_families(function, FAMILIES)
-    return folder / f"{module}.{function}-{_source_hash(module, families)}.o"
+    return f"{module}.{function}-{_source_hash(module, families)}"
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{version_of(name)}.o"
 
 
 @cache

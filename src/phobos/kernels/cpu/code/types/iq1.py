@@ -31,9 +31,9 @@ from phobos.kernels.cpu.code.types.record import Format, put_half, two_bits
 from phobos.kernels.cpu.packed_types import PACKED
 
 _IQ1_S = PACKED[GGMLType.IQ1_S]
-_IQ1_S_SCALES, _IQ1_S_SCALE = _IQ1_S.places("scales", "scale")
+_IQ1_S_SCALES, _IQ1_S_SCALE, _IQ1_S_CODES = _IQ1_S.places("scales", "scale", "codes")
 _IQ1_M = PACKED[GGMLType.IQ1_M]
-_IQ1_M_UP, _IQ1_M_SCALES, _IQ1_M_SCALE = _IQ1_M.places("up", "scales", "scale")
+_IQ1_M_UP, _IQ1_M_SCALES, _IQ1_M_SCALE, _IQ1_M_CODES = _IQ1_M.places("up", "scales", "scale", "codes")
 
 
 @inlined
@@ -48,7 +48,7 @@ _put_iq1_s = make_two_bits(_iq1_s_levels)
 
 @inlined
 def _pack_iq1_s(out, source, table, lane):
-    _put_iq1_s(out, source, table, lane)
+    _put_iq1_s(out + _IQ1_S_CODES, source, table, lane)
     for b in range(8):
         high = load_u16(source + 34 + 2 * b)
         store_u8(out + _IQ1_S_SCALES + 16 * b + lane, 2 * (high >> 12 & 7) + 1 | high >> 15 << 4)
@@ -57,7 +57,7 @@ def _pack_iq1_s(out, source, table, lane):
 
 @inlined
 def _iq1_s_codes(w, b, j):
-    return two_bits(w, 2 * b + j // 4, j % 4)
+    return two_bits(w + _IQ1_S_CODES, 2 * b + j // 4, j % 4)
 
 
 @inlined
@@ -84,7 +84,7 @@ _put_iq1_m = make_two_bits(_iq1_m_levels)
 
 @inlined
 def _pack_iq1_m(out, source, table, lane):
-    _put_iq1_m(out, source, table, lane)
+    _put_iq1_m(out + _IQ1_M_CODES, source, table, lane)
     up = 0
     for g in range(32):
         up |= (load_u8(source + 32 + g // 2) >> (4 * (g % 2) + 3) & 1 ^ 1) << g
@@ -103,7 +103,7 @@ def _pack_iq1_m(out, source, table, lane):
 def _iq1_m_codes(w, b, j):
     """In eighths, from the least: 8 a level, and 2 where the eight values are moved up."""
     up = low_bits(spread_bit(vload_u8(w + _IQ1_M_UP), 2 * b + j // 2), 2)
-    return shift_words_left(two_bits(w, b, j), 3) | up
+    return shift_words_left(two_bits(w + _IQ1_M_CODES, b, j), 3) | up
 
 
 @inlined

@@ -21,9 +21,9 @@ from phobos.kernels.cpu.code.types.record import Format, put_half, third_bit, tw
 from phobos.kernels.cpu.packed_types import PACKED
 
 _IQ2_XXS = PACKED[GGMLType.IQ2_XXS]
-_IQ2_XXS_HIGH, _IQ2_XXS_SCALES, _IQ2_XXS_SCALE = _IQ2_XXS.places("high", "scales", "scale")
+_IQ2_XXS_HIGH, _IQ2_XXS_SCALES, _IQ2_XXS_SCALE, _IQ2_XXS_CODES = _IQ2_XXS.places("high", "scales", "scale", "codes")
 _IQ2_XS = PACKED[GGMLType.IQ2_XS]
-_IQ2_XS_HIGH, _IQ2_XS_SCALES, _IQ2_XS_SCALE = _IQ2_XS.places("high", "scales", "scale")
+_IQ2_XS_HIGH, _IQ2_XS_SCALES, _IQ2_XS_SCALE, _IQ2_XS_CODES = _IQ2_XS.places("high", "scales", "scale", "codes")
 
 _LEVELS = (8, 25, 43)
 _entry = make_lookup((*(43 + v for v in _LEVELS), 0, *(43 - v for v in _LEVELS), *(0,) * 9))
@@ -41,7 +41,7 @@ _put_iq2_xxs, _third_iq2_xxs = make_two_bits(_iq2_xxs_levels), make_third_bit(_i
 
 @inlined
 def _pack_iq2_xxs(out, source, table, lane):
-    _put_iq2_xxs(out, source, table, lane)
+    _put_iq2_xxs(out + _IQ2_XXS_CODES, source, table, lane)
     _third_iq2_xxs(out + _IQ2_XXS_HIGH, source, table, lane)
     for b in range(8):
         store_u8(out + _IQ2_XXS_SCALES + 16 * b + lane, 2 * (load_u8(source + 9 + 8 * b) >> 4) + 1)
@@ -51,7 +51,7 @@ def _pack_iq2_xxs(out, source, table, lane):
 @inlined
 def _iq2_xxs_codes(w, b, j):
     block, word = 2 * b + j // 4, j % 4
-    return _entry(two_bits(w, block, word) | third_bit(w + _IQ2_XXS_HIGH, block, word))
+    return _entry(two_bits(w + _IQ2_XXS_CODES, block, word) | third_bit(w + _IQ2_XXS_HIGH, block, word))
 
 
 @inlined
@@ -75,7 +75,7 @@ _put_iq2_xs, _third_iq2_xs = make_two_bits(_iq2_xs_levels), make_third_bit(_iq2_
 
 @inlined
 def _pack_iq2_xs(out, source, table, lane):
-    _put_iq2_xs(out, source, table, lane)
+    _put_iq2_xs(out + _IQ2_XS_CODES, source, table, lane)
     _third_iq2_xs(out + _IQ2_XS_HIGH, source, table, lane)
     put_odd_scales(out + _IQ2_XS_SCALES, source + 66, lane, 16)
     put_half(out + _IQ2_XS_SCALE, source, lane)
@@ -83,7 +83,7 @@ def _pack_iq2_xs(out, source, table, lane):
 
 @inlined
 def _iq2_xs_codes(w, b, j):
-    return _entry(two_bits(w, b, j) | third_bit(w + _IQ2_XS_HIGH, b, j))
+    return _entry(two_bits(w + _IQ2_XS_CODES, b, j) | third_bit(w + _IQ2_XS_HIGH, b, j))
 
 
 @inlined
@@ -109,7 +109,7 @@ _put_iq2_s, _third_iq2_s = make_two_bits(_iq2_s_levels), make_third_bit(_iq2_s_l
 
 @inlined
 def _pack_iq2_s(out, source, table, lane):
-    _put_iq2_s(out, source, table, lane)
+    _put_iq2_s(out + _IQ2_XS_CODES, source, table, lane)
     _third_iq2_s(out + _IQ2_XS_HIGH, source, table, lane)
     put_odd_scales(out + _IQ2_XS_SCALES, source + 74, lane, 16)
     put_half(out + _IQ2_XS_SCALE, source, lane)

@@ -12,9 +12,9 @@ from phobos.kernels.cpu.code.types.record import Format, paired_nibbles, put_hal
 from phobos.kernels.cpu.packed_types import PACKED
 
 _IQ3_XXS = PACKED[GGMLType.IQ3_XXS]
-_IQ3_XXS_SCALES, _IQ3_XXS_SCALE = _IQ3_XXS.places("scales", "scale")
+_IQ3_XXS_SCALES, _IQ3_XXS_SCALE, _IQ3_XXS_CODES = _IQ3_XXS.places("scales", "scale", "codes")
 _IQ3_S = PACKED[GGMLType.IQ3_S]
-_IQ3_S_SCALES, _IQ3_S_SCALE = _IQ3_S.places("scales", "scale")
+_IQ3_S_SCALES, _IQ3_S_SCALE, _IQ3_S_CODES = _IQ3_S.places("scales", "scale", "codes")
 
 _LEVELS = (4, 12, 20, 28, 36, 44, 52, 62)  # of IQ3_XXS: a code is a magnitude's number, above it the sign
 _entry = make_lookup((*(62 + v for v in _LEVELS), *(62 - v for v in _LEVELS)))
@@ -31,7 +31,7 @@ _put_iq3_xxs = make_four_bits(_iq3_xxs_levels)
 
 @inlined
 def _pack_iq3_xxs(out, source, table, lane):
-    _put_iq3_xxs(out, source, table, lane)
+    _put_iq3_xxs(out + _IQ3_XXS_CODES, source, table, lane)
     for b in range(8):
         store_u8(out + _IQ3_XXS_SCALES + 16 * b + lane, 2 * (load_u8(source + 69 + 4 * b) >> 4) + 1)
     put_half(out + _IQ3_XXS_SCALE, source, lane)
@@ -39,7 +39,7 @@ def _pack_iq3_xxs(out, source, table, lane):
 
 @inlined
 def _iq3_xxs_codes(w, b, j):
-    return _entry(paired_nibbles(w, b, j))
+    return _entry(paired_nibbles(w + _IQ3_XXS_CODES, b, j))
 
 
 @inlined
@@ -65,9 +65,14 @@ _put_iq3_s = make_four_bits(_iq3_s_levels)
 
 @inlined
 def _pack_iq3_s(out, source, table, lane):
-    _put_iq3_s(out, source, table, lane)
+    _put_iq3_s(out + _IQ3_S_CODES, source, table, lane)
     put_odd_scales(out + _IQ3_S_SCALES, source + 106, lane, 8)
     put_half(out + _IQ3_S_SCALE, source, lane)
+
+
+@inlined
+def _iq3_s_codes(w, b, j):
+    return paired_nibbles(w + _IQ3_S_CODES, b, j)
 
 
 @inlined
@@ -83,6 +88,6 @@ def _iq3_s_minimum(w, b):
 
 FORMATS = {
     "iq3_xxs": Format(_IQ3_XXS, _iq3_xxs_codes, _iq3_xxs_scale, _iq3_xxs_minimum),
-    "iq3_s": Format(_IQ3_S, paired_nibbles, _iq3_s_scale, _iq3_s_minimum),
+    "iq3_s": Format(_IQ3_S, _iq3_s_codes, _iq3_s_scale, _iq3_s_minimum),
 }
 PACKERS = {"iq3_xxs": _pack_iq3_xxs, "iq3_s": _pack_iq3_s}

@@ -28,25 +28,35 @@ from phobos.kernels.cpu.code.types.record import (
 from phobos.kernels.cpu.packed_types import PACKED
 
 _Q2_K = PACKED[GGMLType.Q2_K]
-_Q2_K_SCALES, _Q2_K_SCALE, _Q2_K_MINIMUM = _Q2_K.places("scales", "scale", "minimum")
+_Q2_K_SCALES, _Q2_K_SCALE, _Q2_K_MINIMUM, _Q2_K_CODES = _Q2_K.places("scales", "scale", "minimum", "codes")
 _Q3_K = PACKED[GGMLType.Q3_K]
-_Q3_K_HIGH, _Q3_K_SCALES, _Q3_K_SCALE = _Q3_K.places("high", "scales", "scale")
+_Q3_K_CODES, _Q3_K_HIGH, _Q3_K_SCALES, _Q3_K_SCALE = _Q3_K.places("codes", "high", "scales", "scale")
 _Q4_K = PACKED[GGMLType.Q4_K]
-_Q4_K_SCALE, _Q4_K_MINIMUM, _Q4_K_SCALES, _Q4_K_MINIMUMS = _Q4_K.places("scale", "minimum", "scales", "minimums")
+_Q4_K_SCALE, _Q4_K_MINIMUM, _Q4_K_SCALES, _Q4_K_MINIMUMS, _Q4_K_CODES = _Q4_K.places(
+    "scale", "minimum", "scales", "minimums", "codes"
+)
 _Q5_K = PACKED[GGMLType.Q5_K]
-_Q5_K_HIGH, _Q5_K_SCALE, _Q5_K_MINIMUM, _Q5_K_SCALES, _Q5_K_MINIMUMS = _Q5_K.places(
-    "high", "scale", "minimum", "scales", "minimums"
+_Q5_K_SCALE, _Q5_K_MINIMUM, _Q5_K_SCALES, _Q5_K_MINIMUMS, _Q5_K_HIGH, _Q5_K_CODES = _Q5_K.places(
+    "scale", "minimum", "scales", "minimums", "high", "codes"
 )
 _Q6_K = PACKED[GGMLType.Q6_K]
-_Q6_K_HIGH, _Q6_K_SCALES, _Q6_K_SCALE = _Q6_K.places("high", "scales", "scale")
+_Q6_K_SCALES, _Q6_K_SCALE, _Q6_K_HIGH, _Q6_K_CODES, _Q6_K_SECOND = _Q6_K.places(
+    "scales", "scale", "first high", "first codes", "second high"
+)
+_Q6_K_HALF = _Q6_K_SECOND - _Q6_K_HIGH  # bytes of the first half's high bits and codes
 
 
 @inlined
 def _pack_q2_k(out, source, table, lane):
-    put_words(out, source + 16, lane, 16)
+    put_words(out + _Q2_K_CODES, source + 16, lane, 16)
     put_bytes(out + _Q2_K_SCALES, source, lane, 16)
     put_half(out + _Q2_K_SCALE, source + 80, lane)
     put_half(out + _Q2_K_MINIMUM, source + 82, lane)
+
+
+@inlined
+def _q2_k_codes(w, b, j):
+    return two_bits(w + _Q2_K_CODES, b, j)
 
 
 @inlined
@@ -62,7 +72,7 @@ def _q2_k_minimum(w, b):
 
 @inlined
 def _pack_q3_k(out, source, table, lane):
-    put_words(out, source + 32, lane, 16)
+    put_words(out + _Q3_K_CODES, source + 32, lane, 16)
     put_words(out + _Q3_K_HIGH, source, lane, 8)
     for b in range(16):  # four low bits in eight bytes, two high ones in four
         low = load_u8(source + 96 + b % 8) >> (4 * (b // 8)) & 15
@@ -73,7 +83,7 @@ def _pack_q3_k(out, source, table, lane):
 
 @inlined
 def _q3_k_codes(w, b, j):
-    return two_bits(w, b, j) | third_bit(w + _Q3_K_HIGH, b, j)
+    return two_bits(w + _Q3_K_CODES, b, j) | third_bit(w + _Q3_K_HIGH, b, j)
 
 
 @inlined
@@ -99,10 +109,15 @@ def _put_six_bit_scales(scales, minimums, source, lane):
 
 @inlined
 def _pack_q4_k(out, source, table, lane):
-    put_words(out, source + 16, lane, 32)
+    put_words(out + _Q4_K_CODES, source + 16, lane, 32)
     put_half(out + _Q4_K_SCALE, source, lane)
     put_half(out + _Q4_K_MINIMUM, source + 2, lane)
     _put_six_bit_scales(out + _Q4_K_SCALES, out + _Q4_K_MINIMUMS, source + 4, lane)
+
+
+@inlined
+def _q4_k_codes(w, b, j):
+    return paired_nibbles(w + _Q4_K_CODES, b, j)
 
 
 @inlined
@@ -117,7 +132,7 @@ def _q4_k_minimum(w, b):
 
 @inlined
 def _pack_q5_k(out, source, table, lane):
-    put_words(out, source + 48, lane, 32)
+    put_words(out + _Q5_K_CODES, source + 48, lane, 32)
     put_words(out + _Q5_K_HIGH, source + 16, lane, 8)
     put_half(out + _Q5_K_SCALE, source, lane)
     put_half(out + _Q5_K_MINIMUM, source + 2, lane)
@@ -126,7 +141,7 @@ def _pack_q5_k(out, source, table, lane):
 
 @inlined
 def _q5_k_codes(w, b, j):
-    return paired_nibbles(w, b, j) | bits_at(vload_u8(w + _Q5_K_HIGH + j * 64), b, 4, 16)
+    return paired_nibbles(w + _Q5_K_CODES, b, j) | bits_at(vload_u8(w + _Q5_K_HIGH + j * 64), b, 4, 16)
 
 
 @inlined
@@ -141,8 +156,9 @@ def _q5_k_minimum(w, b):
 
 @inlined
 def _pack_q6_k(out, source, table, lane):
-    put_words(out, source, lane, 32)
-    put_words(out + _Q6_K_HIGH, source + 128, lane, 16)
+    for half in range(2):
+        put_words(out + _Q6_K_HIGH + half * _Q6_K_HALF, source + 128 + 32 * half, lane, 8)
+        put_words(out + _Q6_K_CODES + half * _Q6_K_HALF, source + 64 * half, lane, 16)
     put_bytes(out + _Q6_K_SCALES, source + 192, lane, 16)
     put_half(out + _Q6_K_SCALE, source + 208, lane)
 
@@ -150,9 +166,9 @@ def _pack_q6_k(out, source, table, lane):
 @inlined
 def _q6_k_codes(w, b, j):
     """Block b of 16: half b//8, quarter (b%8)//2 of it; quarters 0 and 1 are low nibbles, 2 and 3 high ones."""
-    half, quarter, place = b // 8, (b % 8) // 2, (b % 2) * 4 + j
-    low = vload_u8(w + half * 1024 + ((quarter % 2) * 8 + place) * 64)
-    high = vload_u8(w + _Q6_K_HIGH + half * 512 + place * 64)
+    half, quarter, place = w + b // 8 * _Q6_K_HALF, (b % 8) // 2, (b % 2) * 4 + j
+    low = vload_u8(half + _Q6_K_CODES + ((quarter % 2) * 8 + place) * 64)
+    high = vload_u8(half + _Q6_K_HIGH + place * 64)
     return bits_at(low, 4 * (quarter // 2), 0, 15) | bits_at(high, 2 * quarter, 4, 48)
 
 
@@ -167,9 +183,9 @@ def _q6_k_minimum(w, b):
 
 
 FORMATS = {
-    "q2_k": Format(_Q2_K, two_bits, _q2_k_scale, _q2_k_minimum),
+    "q2_k": Format(_Q2_K, _q2_k_codes, _q2_k_scale, _q2_k_minimum),
     "q3_k": Format(_Q3_K, _q3_k_codes, _q3_k_scale, _q3_k_minimum),
-    "q4_k": Format(_Q4_K, paired_nibbles, _q4_k_scale, _q4_k_minimum),
+    "q4_k": Format(_Q4_K, _q4_k_codes, _q4_k_scale, _q4_k_minimum),
     "q5_k": Format(_Q5_K, _q5_k_codes, _q5_k_scale, _q5_k_minimum),
     "q6_k": Format(_Q6_K, _q6_k_codes, _q6_k_scale, _q6_k_minimum),
 }

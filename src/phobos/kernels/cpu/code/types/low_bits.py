@@ -16,7 +16,7 @@ _Q1_0 = PACKED[GGMLType.Q1_0]
 _Q2_0 = PACKED[GGMLType.Q2_0]
 (_Q2_0_SCALE,) = _Q2_0.places("scale")
 _TQ2_0 = PACKED[GGMLType.TQ2_0]
-(_TQ2_0_SCALE,) = _TQ2_0.places("scale")
+_TQ2_0_SCALE, _TQ2_0_CODES = _TQ2_0.places("scale", "codes")
 
 
 @inlined
@@ -72,13 +72,13 @@ def _q2_0_minimum(w, b):
 
 @inlined
 def _pack_tq2_0(out, source, table, lane):
-    put_words(out, source, lane, 16)
+    put_words(out + _TQ2_0_CODES, source, lane, 16)
     put_half(out + _TQ2_0_SCALE, source + 64, lane)
 
 
 @inlined
 def _tq2_0_codes(w, b, j):
-    return two_bits(w, 2 * b + j // 4, j % 4)
+    return two_bits(w + _TQ2_0_CODES, 2 * b + j // 4, j % 4)
 
 
 @inlined
@@ -116,7 +116,7 @@ _put_tq1_0 = make_two_bits(_tq1_0_levels)
 
 @inlined
 def _pack_tq1_0(out, source, table, lane):
-    _put_tq1_0(out, source, table, lane)
+    _put_tq1_0(out + _TQ2_0_CODES, source, table, lane)
     put_half(out + _TQ2_0_SCALE, source + 52, lane)
 
 

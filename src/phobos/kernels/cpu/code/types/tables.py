@@ -14,7 +14,7 @@ from phobos.kernels.cpu.packed_types import PACKED
 _IQ4_NL = PACKED[GGMLType.IQ4_NL]
 (_IQ4_NL_SCALE,) = _IQ4_NL.places("scale")
 _IQ4_XS = PACKED[GGMLType.IQ4_XS]
-_IQ4_XS_SCALES, _IQ4_XS_SCALE = _IQ4_XS.places("scales", "scale")
+_IQ4_XS_SCALES, _IQ4_XS_SCALE, _IQ4_XS_CODES = _IQ4_XS.places("scales", "scale", "codes")
 _MXFP4 = PACKED[GGMLType.MXFP4]
 (_MXFP4_EXPONENT,) = _MXFP4.places("exponent")
 _NVFP4 = PACKED[GGMLType.NVFP4]
@@ -49,7 +49,7 @@ def _iq4_nl_minimum(w, b):
 
 @inlined
 def _pack_iq4_xs(out, source, table, lane):
-    put_words(out, source + 8, lane, 32)
+    put_words(out + _IQ4_XS_CODES, source + 8, lane, 32)
     for b in range(8):
         low = load_u8(source + 4 + b // 2) >> (4 * (b % 2)) & 15
         high = load_u16(source + 2) >> (2 * b) & 3
@@ -59,7 +59,7 @@ def _pack_iq4_xs(out, source, table, lane):
 
 @inlined
 def _iq4_xs_codes(w, b, j):
-    return _iq4_nl_entry(nibbles(w + b * 256, j))
+    return _iq4_nl_entry(nibbles(w + _IQ4_XS_CODES + b * 256, j))
 
 
 @inlined
