@@ -95,3 +95,9 @@ def test_seed_oss_has_tags_of_its_own() -> None:
         calls=tuple((call.name, call.arguments) for call in (CALL, OTHER_CALL)),
         order=("reasoning", "call 0", "call 1"),
     )
+
+
+def test_a_template_that_changes_what_it_is_given_changes_no_other() -> None:
+    taking = "{% for t in tools or [] %}{{ t.function.name }}{{ t.function.parameters.pop('type') }}{% endfor %}"
+    source = taking + "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert [ChatTemplate(source).traits.knows_tools for _ in range(3)] == [True] * 3

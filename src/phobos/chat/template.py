@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -109,7 +109,8 @@ class ChatTemplate:
         """See `template_traits.Probe`."""
         options = {"add_generation_prompt": True, **thinking_names(thinking)}
         try:
-            return self.render_entries(to_template(messages, traits), list(map(tool_dict, tools)), traits, options)
+            definitions = [deepcopy(tool_dict(tool)) for tool in tools]  # some templates change them
+            return self.render_entries(to_template(messages, traits), definitions, traits, options)
         except RequestError:
             return None
 
