@@ -130,8 +130,18 @@ def dialect_of(template: str | None) -> str:
     if template is None:
         return "none"
     from phobos.chat.dialects import choose_dialect
+    from phobos.chat.dialects.families.plain import PLAIN
 
-    return choose_dialect(template).name
+    dialect = choose_dialect(template)
+    if dialect is not PLAIN:
+        return dialect.name
+    from phobos.chat.template import ChatTemplate
+    from phobos.chat.template_fitting import fit_dialect
+
+    try:
+        return fit_dialect(ChatTemplate(template))[0].name
+    except PhobosError:  # the server says what is wrong with it
+        return dialect.name
 
 
 def problem_of(gguf: GGUF) -> str | None:

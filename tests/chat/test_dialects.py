@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from derived_templates import SOURCES, derived
 from phobos.chat.dialects import DIALECTS, choose_dialect, knows_reasoning
 from phobos.chat.dialects.families.plain import PLAIN
 from phobos.chat.dialects.scanner import Scanner
@@ -34,7 +35,9 @@ WEATHER = ToolSpec(
 )
 PING = ToolSpec("ping", "Nothing", {"type": "object", "properties": {}})
 TOOLS = (WEATHER, PING)
-BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, PLAIN)}
+# Learnt from templates in the manner of known dialects, and held to the same texts.
+DERIVED = {f"derived {name}": derived(name) for name in SOURCES}
+BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, PLAIN)} | DERIVED
 
 # Two calls as each dialect writes them, the second without arguments. VALUES and TEXT stand for those of the first.
 TWO_CALLS = {
@@ -99,6 +102,7 @@ TWO_CALLS = {
 TWO_CALLS["cohere-text"] = TWO_CALLS["cohere"]
 ARGS = '{"city": "Münster \\"A\\"", "count": 3}'
 TWO_CALLS = {name: text.replace("VALUES", ARGS).replace("TEXT", 'Münster "A"') for name, text in TWO_CALLS.items()}
+TWO_CALLS |= {name: TWO_CALLS[name.removeprefix("derived ")] for name in DERIVED}
 CALLS = (("get_weather", ARGS), ("ping", "{}"))
 # These write one call only.
 ONE_CALL = {
@@ -185,6 +189,7 @@ XML = {
     "glm": ("<tool_call>get_weather\n", "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n", "</tool_call>"),
     "glm-run": ("<tool_call>get_weather", "<arg_key>{}</arg_key><arg_value>{}</arg_value>", "</tool_call>"),
 }
+XML |= {name: XML[known] for name in DERIVED if (known := name.removeprefix("derived ")) in XML}
 
 
 @pytest.mark.parametrize("dialect", XML)

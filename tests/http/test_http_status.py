@@ -65,6 +65,7 @@ def test_slots_and_props(serve):
     props = server.get("/props").json
     assert props["total_slots"] == 2 and props["default_generation_settings"]["n_ctx"] == 4096
     assert props["chat_template"] == "{{ messages }}"
+    assert props["x_phobos"] == {"dialect": with_slots(2).info.dialect}
 
 
 def test_tokens_there_and_back(serve):

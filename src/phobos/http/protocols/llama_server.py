@@ -181,6 +181,7 @@ def describe_props(model: ServedModel, name: str) -> dict[str, Any]:
         "modalities": {"vision": False, "audio": False},
         "build_info": f"phobos-{phobos.__version__}",
         "is_sleeping": False,
+        "x_phobos": {"dialect": model.info.dialect},
     }
 
 

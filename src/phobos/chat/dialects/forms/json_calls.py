@@ -95,11 +95,11 @@ class JsonCalls:
             yield from reader.spaces()
             yield from reader.literal(":")
             yield from reader.spaces()
-            if key in _NAME_KEYS and name is None:
+            if name is None and (key == self.name_key or key in _NAME_KEYS):
                 name = turn.tool((yield from read_string(reader))).name
                 if self.opens_at_name:
                     turn.named(name)
-            elif key in _ARGUMENT_KEYS and not started:
+            elif not started and (key == self.arguments_key or key in _ARGUMENT_KEYS):
                 if name is None:
                     early = yield from read_value(reader)
                 else:
