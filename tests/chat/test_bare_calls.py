@@ -48,6 +48,7 @@ def check(
         (f"```\n{WEATHER}\n```\n", ONE),
         (f"```json\n{WEATHER}", ONE),
         (WEATHER.replace("{", "{{", 1) + "}", ONE),
+        ("{" + WEATHER + "}}", ONE),
         ('{"arguments": {"city": "Köln"}, "name": "get_weather"}', ONE),
         ('{"type": "function", "id": "c1", "name": "get_weather", "arguments": {"city": "Köln"}}', ONE),
         ('{"name": "get_weather", "arguments": "{\\"city\\": \\"Köln\\"}"}', ONE),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -380,27 +379,6 @@ def test_any_text_cut_anywhere_gives_the_same(parts: list[str], name: str, cuts:
 @pytest.mark.parametrize(
     ("written", "arguments"),
     [
-        ("city='it's here, or not', count=3", '{"city": "it\'s here, or not", "count": 3}'),
-        ('city="it\'s", flag=True', '{"city": "it\'s", "flag": true}'),
-        ("city='it\\'s \\d', note=None", '{"city": "it\'s \\\\d", "note": null}'),
-        ("list=[1, 2], more={'a': [1, 'b)']}", '{"list": [1, 2], "more": {"a": [1, "b)"]}}'),
-        ('more={"a": "x, y"}, rate=-1.5e3', '{"more": {"a": "x, y"}, "rate": -1.5e3}'),
-        ("city='x' , count=4 '", '{"city": "x\' , count=4 "}'),  # a quote closes next to a comma or bracket only
-        ("city=bare", '{"city": "bare"}'),
-        ("city='\\'", '{"city": "\\\\"}'),
-    ],
-)
-def test_arguments_of_a_python_call(written: str, arguments: str) -> None:
-    check(
-        "lfm",
-        f"<|tool_call_start|>[get_weather({written})]<|tool_call_end|>",
-        Answer(calls=(("get_weather", arguments),), order=("call 0",)),
-    )
-
-
-@pytest.mark.parametrize(
-    ("written", "arguments"),
-    [
         ("<list>N<item>1N</item>N<item>2N</item>N</list>", '{"list": [1, 2]}'),
         ("<list>N</list>", '{"list": []}'),
         ("<more>N<a>xN</a>N<b>N<c>trueN</c>N</b>N</more>", '{"more": {"a": "x", "b": {"c": true}}}'),
@@ -473,32 +451,3 @@ def test_an_answer_that_goes_on_has_no_recipient() -> None:
 def test_a_response_in_tags(written: str, wanted: str) -> None:
     answer = read(BY_NAME["kimi-k3"], TOOLS, cut_every(written, 3))
     assert answer.content == wanted and not answer.calls
-
-
-@pytest.mark.parametrize(
-    ("written", "text"),
-    [
-        ("'one\ntwo'", "one\ntwo"),
-        ("'one\\ntwo\\\\n'", "one\ntwo\\n"),
-        ("'C:\\dir\\\\x'", "C:\\dir\\x"),
-        ("'it\\'s \"so\"'", 'it\'s "so"'),
-        ("'it's \"so\", he said'", 'it\'s "so", he said'),
-        ("'print('a', 'b')'", "print('a', 'b')"),
-        ("'f(x)', 'y'", "f(x)', 'y"),
-        ('"say \'yes\', \\"no\\""', "say 'yes', \"no\""),
-        ("'a\\', count=3'", "a', count=3"),
-        ("'grep -F \"]\" log.txt'", 'grep -F "]" log.txt'),
-        ("'line \\\nbreak'", "line break"),
-        ("'\\'", "\\"),
-    ],
-)
-def test_text_of_a_python_call_is_read_whole(written: str, text: str) -> None:
-    ends = ((")]", ""), (", count=3)]", ', "count": 3'), ("), ping()]", ""))
-    for behind, more in ends[:1] if written.endswith("\\'") else ends:  # behind others it is an escaped quote
-        calls = (("get_weather", f'{{"city": {json.dumps(text, ensure_ascii=False)}{more}}}'),)
-        n_pings = behind.count("ping")
-        check(
-            "lfm",
-            f"<|tool_call_start|>[get_weather(city={written}{behind}<|tool_call_end|>",
-            Answer(calls=calls + (("ping", "{}"),) * n_pings, order=("call 0", "call 1")[: 1 + n_pings]),
-        )

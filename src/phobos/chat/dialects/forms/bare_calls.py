@@ -58,7 +58,7 @@ def _read_block(reader: Reader, names: Sequence[str], calls: list[tuple[str, str
 def _read_object(reader: Reader, names: Sequence[str]) -> Parse[tuple[str, str]]:
     """One call: its name and the text of its arguments."""
     yield from reader.literal("{")
-    end = "}}" if (yield from reader.skip("{")) else "}"  # some templates show it so, by a slip
+    is_doubled = yield from reader.skip("{")  # some templates show it so, by a slip
     name, arguments = "", ""
     left = list(_MEMBERS)
     while True:
@@ -79,7 +79,9 @@ def _read_object(reader: Reader, names: Sequence[str]) -> Parse[tuple[str, str]]
         yield from reader.spaces()
         if not (yield from reader.skip(",")):
             break
-    yield from reader.literal(end)
+    yield from reader.literal("}}" if is_doubled else "}")
+    if is_doubled:
+        yield from reader.skip("}")  # and their models lose count
     if not name or not arguments:
         raise Mismatch
     return name, arguments
