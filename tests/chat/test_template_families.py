@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from phobos.chat.messages import Message
-from phobos.chat.template import ChatTemplate, find_template
+from phobos.chat.template import ChatTemplate
 from phobos.chat.template_fitting import fit_dialect
+from phobos.chat.template_sources import read_template
 from reading import Answer, cut_every, read
 from template_conversations import CALL, EOS, OTHER_CALL, USER, WEATHER, calling, result
 
@@ -71,7 +72,7 @@ def test_a_mark_of_byte_order_is_no_part_of_a_template(tmp_path: Path) -> None:
     marked = "\ufeff{% for m in messages %}{{ m.content }}{% endfor %}"
     assert ChatTemplate(marked).render_text([Message("user", "Hi")]) == "Hi"
     (tmp_path / "t.jinja").write_text(marked, encoding="utf-8")
-    source = find_template({}, str(tmp_path / "t.jinja"))
+    source = read_template(str(tmp_path / "t.jinja"))
     assert source is not None and ChatTemplate(source).render_text([Message("user", "Hi")]) == "Hi"
 
 
