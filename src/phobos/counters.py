@@ -127,16 +127,6 @@ class CacheInfo:
 
 
 @dataclass(frozen=True)
-class ExpertCacheInfo:
-    """Experts kept close to the processor by a backend that cannot hold them all; counts since the start."""
-
-    n_held: int
-    n_total: int
-    hits: int
-    misses: int
-
-
-@dataclass(frozen=True)
 class MachineUse:
     """What this process takes of its machine; sizes in bytes, `None` where the system does not say."""
 
@@ -181,7 +171,6 @@ class Snapshot:
     requests_set_aside: int = 0
     failure: str | None = None  # why the engine stopped
     bytes_read: int | None = None  # weights and cache read by all passes
-    experts: ExpertCacheInfo | None = None
     cache: CacheInfo | None = None
     machine: MachineUse | None = None
     card_uses: tuple[CardUse, ...] = ()  # of the graphics cards in use, as far as they can be asked
@@ -220,7 +209,6 @@ class Counters:
     recent: deque[RequestInfo] = field(default_factory=lambda: deque(maxlen=64))  # engine: appendleft
     failure: str | None = None  # engine: one sentence, when it stopped by an error
     bytes_read: int | None = None  # engine: stays None where the backend cannot tell
-    experts: ExpertCacheInfo | None = None  # engine: only for models whose experts are fetched
     cache: CacheInfo | None = None  # engine: replaced whole
     askers: OrderedDict[str, str] = field(default_factory=OrderedDict)  # listener: of the last requests
     watch: CardWatch = field(default_factory=CardWatch)  # whoever takes a snapshot
@@ -264,7 +252,6 @@ class Counters:
             recent=self._named(tuple(self.recent)),
             failure=self.failure,
             bytes_read=self.bytes_read,
-            experts=self.experts,
             cache=self.cache,
             machine=read_machine(),
             card_uses=self.watch.read(self.card.bus_ids) if self.card is not None else (),

@@ -9,7 +9,8 @@ import pytest
 from doubles.scripted_engine import chat, with_slots
 from phobos.chat.messages import OutputFormat
 from phobos.errors import RequestError
-from phobos.http.protocols.openai import parse_chat, parse_output
+from phobos.http.protocols.openai import parse_chat
+from phobos.http.protocols.output_formats import parse_output
 from phobos.http.reply_headers import list_names
 from phobos.settings import ServeSettings
 

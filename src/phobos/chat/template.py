@@ -132,7 +132,7 @@ class ChatTemplate:
         return [Segment(text, is_control) for text, is_control in self._text.split(rendered, breaker)]
 
     def render_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), **options: Any) -> str:
-        """The prompt as text, as `/apply-template` shows it; options are those of `render`."""
+        """The prompt as text; options are those of `render`."""
         return "".join(segment.text for segment in self.render(messages, tools, **options))
 
     def own_text(self, text: str) -> list[Segment]:

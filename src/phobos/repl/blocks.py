@@ -22,7 +22,6 @@ from rich.text import Text
 from phobos.printable import clean
 
 CODE_INDENT = 2
-_LIST_OPENS = ("bullet_list_open", "ordered_list_open")
 # A last line of marks alone may still become anything: it waits for the next letters.
 _MARKS = re.compile(r"\n[ \t]*(?:[-=*_#>|+~`]{1,3}|\d{1,3}[.)]?)[ \t]*\Z")
 

@@ -8,10 +8,9 @@ reported; what Phobos knows and cannot do is refused by name.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from phobos.chat.messages import (
     GenerationRequest,
@@ -24,9 +23,10 @@ from phobos.chat.messages import (
 from phobos.errors import RequestError
 from phobos.http.protocols.anthropic_reply import MessageForm
 from phobos.http.protocols.conversation import is_continued
-from phobos.http.protocols.fields import Fields, convert, sort_fields
-from phobos.http.protocols.history import OTHER_PARTS, CallBook, LeftOut, unreadable
-from phobos.http.protocols.openai import parse_stops, schema_output
+from phobos.http.protocols.fields import Count, Fields, Natural, convert, sort_fields, without_nulls
+from phobos.http.protocols.history import OTHER_PARTS, CallBook, LeftOut, invalid_message, unreadable
+from phobos.http.protocols.output_formats import schema_output
+from phobos.http.protocols.prompts import parse_stops
 from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.protocols.tools import MESSAGES, Offer, check_tool_name, read_tools
 from phobos.http.reply import Job
@@ -56,14 +56,12 @@ _HOSTED = frozenset(
 )
 _BILLING = "x-anthropic-billing-header:"  # a client's note to its vendor, new with every request
 
-_Natural = Annotated[int, Meta(ge=0)]
-
 
 class Thinking(msgspec.Struct):
     """`thinking`."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Meta(ge=1)] | None = None
+    budget_tokens: Count | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -86,7 +84,7 @@ class MessagesFields(msgspec.Struct, kw_only=True):
     """`POST /v1/messages`, beside the sampling fields."""
 
     model: str | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: Count | None = None
     messages: Any = None
     system: Any = None
     tools: Any = None
@@ -95,7 +93,7 @@ class MessagesFields(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    cache_slot: _Natural | None = None
+    cache_slot: Natural | None = None
     cache_prompt: bool | None = None
     container: Any = None
     mcp_servers: Any = None
@@ -126,22 +124,11 @@ def count_tokens(body: dict[str, Any], model: ServedModel, request_id: str, sett
 
 def _read(body: dict[str, Any], settings: ServeSettings) -> tuple[Fields, MessagesFields]:
     fields = sort_fields(body, _NAMES, strict=settings.strict_fields)
-    asked = convert(_without_nulls(fields.values), MessagesFields)
+    asked = convert(without_nulls(fields.values, ("thinking", "tool_choice", "output_config")), MessagesFields)
     for name in _NOT_OFFERED:
         if getattr(asked, name) not in (None, []):
             raise RequestError(f"{name} is not supported here", code="unsupported_parameter", param=name)
     return fields, asked
-
-
-def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
-    """Null equals absent in the option objects too."""
-    objects = ("thinking", "tool_choice", "output_config")
-    return {
-        name: {k: v for k, v in value.items() if v is not None}
-        if name in objects and isinstance(value, dict)
-        else value
-        for name, value in values.items()
-    }
 
 
 def _request(
@@ -186,9 +173,9 @@ def _request(
 def parse_conversation(system: Any, value: Any, left_out: LeftOut) -> tuple[Message, ...]:
     """`system` and `messages`. Raises `RequestError`."""
     if not isinstance(value, list):
-        raise _invalid("messages must be a list of messages", "messages")
+        raise invalid_message("messages must be a list of messages", "messages")
     if not value:
-        raise _invalid("messages must hold at least one message", "messages")
+        raise invalid_message("messages must hold at least one message", "messages")
     messages: list[Message] = []
     if system is not None:
         text = _join_text(system, "system", left_out, skip=_BILLING)
@@ -198,7 +185,7 @@ def parse_conversation(system: Any, value: Any, left_out: LeftOut) -> tuple[Mess
     for index, item in enumerate(value):
         place = f"messages[{index}]"
         if not isinstance(item, dict):
-            raise _invalid(f"{place} must be an object with a role and content", place)
+            raise invalid_message(f"{place} must be an object with a role and content", place)
         role, content = item.get("role"), item.get("content")
         if role == "assistant":
             messages.append(_parse_assistant(content, place, calls, left_out))
@@ -208,7 +195,7 @@ def parse_conversation(system: Any, value: Any, left_out: LeftOut) -> tuple[Mess
             messages.append(Message("system", _join_text(content, f"{place}.content", left_out)))
         else:
             found = "is missing" if role is None else f"is {quoted(role)}"
-            raise _invalid(f"{place}.role {found}: it must be user or assistant", f"{place}.role")
+            raise invalid_message(f"{place}.role {found}: it must be user or assistant", f"{place}.role")
     left_out.check()
     return tuple(messages)
 
@@ -227,7 +214,7 @@ def _parse_user(content: Any, place: str, calls: CallBook, left_out: LeftOut) ->
             texts = []
         call_id = block.get("tool_use_id")
         if call_id is not None and not isinstance(call_id, str):
-            raise _invalid(f"{where}.tool_use_id must be a string", f"{where}.tool_use_id")
+            raise invalid_message(f"{where}.tool_use_id must be a string", f"{where}.tool_use_id")
         own_id = calls.note_result(call_id, f"{where}.tool_use_id")
         messages.append(Message("tool", _result_text(block, where, left_out), tool_call_id=own_id))
     if texts or not messages:
@@ -282,10 +269,10 @@ def _blocks_of(content: Any, place: str) -> list[tuple[dict[str, Any], str]]:
     if isinstance(content, str):
         return [({"type": "text", "text": content}, place)]
     if not isinstance(content, list):
-        raise _invalid(f"{place} must be a string or a list of blocks", place)
+        raise invalid_message(f"{place} must be a string or a list of blocks", place)
     for index, block in enumerate(content):
         if not isinstance(block, dict):
-            raise _invalid(f"{place}[{index}] must be an object with a type", f"{place}[{index}]")
+            raise invalid_message(f"{place}[{index}] must be an object with a type", f"{place}[{index}]")
     return [(block, f"{place}[{index}]") for index, block in enumerate(content)]
 
 
@@ -306,12 +293,8 @@ def _block_text(block: dict[str, Any], place: str, left_out: LeftOut, *, by_user
 def _text_of(block: dict[str, Any], field: str, place: str) -> str:
     text = block.get(field)
     if not isinstance(text, str):
-        raise _invalid(f"{place}.{field} must be a string", f"{place}.{field}")
+        raise invalid_message(f"{place}.{field} must be a string", f"{place}.{field}")
     return text
-
-
-def _invalid(message: str, param: str) -> RequestError:
-    return RequestError(message, code="invalid_message", param=param)
 
 
 # --- tools and formats ----------------------------------------------------------------------------------------------

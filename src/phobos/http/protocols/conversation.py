@@ -13,7 +13,7 @@ import msgspec
 
 from phobos.chat.messages import Message, Role, ToolCall, ToolSpec
 from phobos.errors import RequestError
-from phobos.http.protocols.history import OTHER_PARTS, CallBook, LeftOut, mend_arguments, unreadable
+from phobos.http.protocols.history import OTHER_PARTS, CallBook, LeftOut, invalid_message, mend_arguments, unreadable
 from phobos.http.protocols.tools import check_tool_name
 from phobos.http.transport.wire import quoted
 
@@ -53,15 +53,15 @@ def parse_messages(value: Any, left_out: LeftOut) -> tuple[Message, ...]:
     """The conversation. Raises `RequestError`."""
     param = "messages"
     if not isinstance(value, list):
-        raise _invalid(f"{param} must be a list of messages", param)
+        raise invalid_message(f"{param} must be a list of messages", param)
     if not value:
-        raise _invalid(f"{param} must hold at least one message", param)
+        raise invalid_message(f"{param} must hold at least one message", param)
     calls = CallBook()
     messages = []
     for index, item in enumerate(value):
         place = f"{param}[{index}]"
         if not isinstance(item, dict):
-            raise _invalid(f"{place} must be an object with a role and content", place)
+            raise invalid_message(f"{place} must be an object with a role and content", place)
         message = _parse_message(item, place, left_out)
         made = tuple(replace(call, id=calls.note_call(call.id, f"{place}.tool_calls")) for call in message.tool_calls)
         message = replace(message, tool_calls=made)
@@ -80,11 +80,11 @@ def is_continued(messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], pla
     if last.role != "assistant":
         return False
     if last.tool_calls or (tools and last.content):
-        raise _invalid(f"{place}: an assistant message cannot be continued together with tools", place)
+        raise invalid_message(f"{place}: an assistant message cannot be continued together with tools", place)
     if not last.content:
         return False
     if last.content[-1].isspace():
-        raise _invalid(
+        raise invalid_message(
             f"{place}: an assistant message that is to be continued must not end in white space", f"{place}.content"
         )
     return True
@@ -95,11 +95,11 @@ def _parse_message(item: dict[str, Any], place: str, left_out: LeftOut) -> Messa
     if not isinstance(name, str) or name not in _ROLES:
         known = ", ".join(_ROLES)
         found = "is missing" if name is None else f"is {quoted(name)}"
-        raise _invalid(f"{place}.role {found}: it must be one of {known}", f"{place}.role")
+        raise invalid_message(f"{place}.role {found}: it must be one of {known}", f"{place}.role")
     role = _ROLES[name]
     calls = _parse_calls(item.get("tool_calls"), f"{place}.tool_calls")
     if calls and role != "assistant":
-        raise _invalid(f"{place}.tool_calls belongs to assistant messages", f"{place}.tool_calls")
+        raise invalid_message(f"{place}.tool_calls belongs to assistant messages", f"{place}.tool_calls")
     reasoning = _text_field(item, "reasoning_content", place) or _text_field(item, "reasoning", place)
     if role == "user":
         left_out.begin_user()
@@ -108,7 +108,7 @@ def _parse_message(item: dict[str, Any], place: str, left_out: LeftOut) -> Messa
         if role == "tool" or (role == "assistant" and not calls) or (calls and reasoning):
             content = ""
         elif not calls:
-            raise _invalid(f"{place}.content is required for role {name}", f"{place}.content")
+            raise invalid_message(f"{place}.content is required for role {name}", f"{place}.content")
     return Message(
         role,
         content,
@@ -122,7 +122,7 @@ def _parse_message(item: dict[str, Any], place: str, left_out: LeftOut) -> Messa
 def _text_field(item: dict[str, Any], name: str, place: str) -> str | None:
     value = item.get(name)
     if value is not None and not isinstance(value, str):
-        raise _invalid(f"{place}.{name} must be a string", f"{place}.{name}")
+        raise invalid_message(f"{place}.{name} must be a string", f"{place}.{name}")
     return value
 
 
@@ -130,14 +130,14 @@ def _parse_content(value: Any, place: str, left_out: LeftOut, *, by_user: bool) 
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise _invalid(f"{place} must be a string or a list of parts", place)
+        raise invalid_message(f"{place} must be a string or a list of parts", place)
     parts = enumerate(value)
     return "".join(_parse_part(part, f"{place}[{index}]", left_out, by_user=by_user) for index, part in parts)
 
 
 def _parse_part(part: Any, place: str, left_out: LeftOut, *, by_user: bool) -> str:
     if not isinstance(part, dict):
-        raise _invalid(f"{place} must be an object with a type", place)
+        raise invalid_message(f"{place} must be an object with a type", place)
     kind = part.get("type")
     field = "refusal" if kind == "refusal" else "text"
     if isinstance(kind, str) and kind in OTHER_PARTS:
@@ -146,7 +146,7 @@ def _parse_part(part: Any, place: str, left_out: LeftOut, *, by_user: bool) -> s
         raise unreadable(kind, place)
     text = part.get(field)
     if not isinstance(text, str):
-        raise _invalid(f"{place}.{field} must be a string", f"{place}.{field}")
+        raise invalid_message(f"{place}.{field} must be a string", f"{place}.{field}")
     return text
 
 
@@ -179,10 +179,6 @@ def _parse_arguments(value: Any, place: str) -> str:
     if isinstance(value, str):
         return mend_arguments(value)
     raise _invalid_call(f"{place} must be the JSON text of an object", place)
-
-
-def _invalid(message: str, param: str) -> RequestError:
-    return RequestError(message, code="invalid_message", param=param)
 
 
 def _invalid_call(message: str, param: str) -> RequestError:

@@ -17,7 +17,7 @@ from phobos.chat.events import Embedded
 from phobos.chat.messages import EmbedRequest
 from phobos.errors import NO_EMBEDDINGS, RequestError, UnavailableError
 from phobos.http.generation import Generations
-from phobos.http.protocols.fields import convert, sort_fields
+from phobos.http.protocols.fields import Natural, convert, sort_fields
 from phobos.http.reply_headers import reply_headers
 from phobos.http.served import ServedModel
 from phobos.http.transport.wire import Response, json_response
@@ -27,8 +27,7 @@ if TYPE_CHECKING:  # NumPy's weight is left to where a model runs
 
 MAX_INPUTS = 2048
 _EUCLIDEAN = 2  # the power whose norm is the length
-_Token = Annotated[int, Meta(ge=0)]
-_Input = str | list[str | _Token | list[_Token]]
+_Input = str | list[str | Natural | list[Natural]]
 Text = str | tuple[int, ...]
 
 

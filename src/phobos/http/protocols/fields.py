@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -35,6 +36,8 @@ BOOKKEEPING = frozenset(
     }
 )
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
 T = TypeVar("T")
 
 
@@ -107,6 +110,16 @@ def sort_fields(body: dict[str, Any], known: frozenset[str], *, strict: bool) ->
             f"unknown fields: {names}{more}", code="unknown_parameter", param=bounded(unknown[0], MAX_NAME_BYTES)
         )
     return Fields({name: value for name, value in present.items() if name in known}, tuple(unknown))
+
+
+def without_nulls(values: dict[str, Any], objects: Collection[str]) -> dict[str, Any]:
+    """Null equals absent in these option objects too."""
+    return {
+        name: {k: v for k, v in value.items() if v is not None}
+        if name in objects and isinstance(value, dict)
+        else value
+        for name, value in values.items()
+    }
 
 
 def convert(values: dict[str, Any], wanted: type[T], *, prefix: str = "") -> T:

@@ -114,3 +114,8 @@ def _close(text: str) -> str:
     if text.endswith(":"):
         text += " null"
     return text + "".join(reversed(open_brackets))
+
+
+def invalid_message(fault: str, param: str) -> RequestError:
+    """A turn that is not as its protocol has it."""
+    return RequestError(fault, code="invalid_message", param=param)

@@ -17,8 +17,9 @@ from phobos.chat.events import Event, Finished, Started, TextDelta, TokenLogprob
 from phobos.chat.messages import MAX_TOP_LOGPROBS, GenerationRequest, OutputFormat, SamplingParams
 from phobos.errors import RequestError
 from phobos.http.protocols.fields import convert, sort_fields
-from phobos.http.protocols.openai import MAX_BIASES, MAX_PROMPTS, parse_prompts, parse_stops
-from phobos.http.protocols.openai_reply import Ledger
+from phobos.http.protocols.ledger import Ledger
+from phobos.http.protocols.openai import MAX_BIASES
+from phobos.http.protocols.prompts import MAX_PROMPTS, parse_prompts, parse_stops
 from phobos.http.protocols.sampling import LLAMA_SAMPLING
 from phobos.http.reply import Job, ReplyFacts
 from phobos.http.served import ServedTokenizer

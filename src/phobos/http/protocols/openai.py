@@ -22,9 +22,11 @@ from phobos.chat.messages import (
 )
 from phobos.errors import RequestError
 from phobos.http.protocols.conversation import is_continued, parse_messages, split_template_kwargs
-from phobos.http.protocols.fields import convert, sort_fields
+from phobos.http.protocols.fields import Count, Natural, convert, sort_fields
 from phobos.http.protocols.history import LeftOut
 from phobos.http.protocols.openai_reply import ChatForm, CompletionForm
+from phobos.http.protocols.output_formats import parse_output, schema_output
+from phobos.http.protocols.prompts import parse_prompts, parse_stops
 from phobos.http.protocols.sampling import SAMPLING
 from phobos.http.protocols.tools import CHAT, read_choice, read_tools
 from phobos.http.reply import Job
@@ -32,14 +34,9 @@ from phobos.http.served import ServedModel
 from phobos.http.transport.wire import quoted
 from phobos.settings import ServeSettings
 
-MAX_STOPS = 16
-MAX_PROMPTS = 128
 MAX_BIASES = 1024
 
-_Count = Annotated[int, Meta(ge=1)]
 _Limit = Annotated[int, Meta(ge=-1)]  # -1: none
-_Natural = Annotated[int, Meta(ge=0)]
-_Token = Annotated[int, Meta(ge=0)]
 
 
 class StreamOptions(msgspec.Struct):
@@ -56,10 +53,10 @@ class SharedFields(msgspec.Struct, kw_only=True):
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     stop: str | list[str] | None = None
     ignore_leading_stop: bool | None = None
-    n: _Count | None = None
+    n: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    cache_slot: _Natural | None = None
+    cache_slot: Natural | None = None
     cache_prompt: bool | None = None
 
 
@@ -78,7 +75,7 @@ class ChatFields(SharedFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     enable_thinking: bool | None = None
     preserve_thinking: bool | None = None
-    thinking_budget: _Natural | None = None
+    thinking_budget: Natural | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     modalities: list[str] | None = None
     audio: Any = None
@@ -97,11 +94,11 @@ class ChatFields(SharedFields, kw_only=True):
 class CompletionFields(SharedFields, kw_only=True):
     """`POST /v1/completions`."""
 
-    prompt: str | list[str | _Token | list[_Token]] | None = None
+    prompt: str | list[str | Natural | list[Natural]] | None = None
     suffix: str | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    best_of: _Count | None = None
+    best_of: Count | None = None
 
 
 _CHAT_NAMES = frozenset(ChatFields.__struct_fields__) | SAMPLING.names
@@ -233,33 +230,6 @@ def _logit_bias(value: dict[str, float] | None) -> Mapping[int, float]:
     return biases
 
 
-def parse_stops(value: str | list[str] | None, field: str = "stop") -> tuple[str, ...]:
-    """The stop strings. Raises `RequestError` naming the field."""
-    stops = (value,) if isinstance(value, str) else tuple(value or ())
-    if len(stops) > MAX_STOPS:
-        raise RequestError(f"{field} holds {len(stops)} strings, and at most {MAX_STOPS} are taken", param=field)
-    if "" in stops:
-        raise RequestError(f"{field} holds an empty string", param=field)
-    return stops
-
-
-def parse_prompts(value: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
-    """One prompt or several: text, ids, or a list of either."""
-    if isinstance(value, str):
-        return (value,)
-    if not value:
-        raise RequestError("prompt is an empty list", param="prompt")
-    if all(isinstance(item, int) for item in value):
-        return (tuple(value),)
-    if any(isinstance(item, int) for item in value):
-        raise RequestError("prompt mixes token ids with other kinds", param="prompt")
-    if len(value) > MAX_PROMPTS:
-        raise RequestError(f"prompt holds {len(value)} prompts, and at most {MAX_PROMPTS} are taken", param="prompt")
-    if any(item == [] for item in value):
-        raise RequestError("prompt holds an empty list", param="prompt")
-    return tuple(item if isinstance(item, str) else tuple(item) for item in value)
-
-
 def _parse_thinking(asked: ChatFields, settings: ServeSettings) -> tuple[bool, dict[str, Any]]:
     """Whether to reason, and what else the template is told."""
     kwargs, wanted = split_template_kwargs(asked.chat_template_kwargs)
@@ -310,42 +280,3 @@ def _parse_output(asked: ChatFields, strict: bool) -> OutputFormat:
     if given == ["grammar"]:
         return OutputFormat("grammar", pattern=asked.grammar)
     return parse_output(asked.response_format, strict=strict)
-
-
-def parse_output(value: Any, *, strict: bool = False) -> OutputFormat:
-    """`response_format`; `strict` whatever it says. Raises `RequestError`."""
-    if value is None:
-        return OutputFormat()
-    if not isinstance(value, dict):
-        raise RequestError("response_format must be an object with a type", param="response_format")
-    kind = value.get("type")
-    if kind == "text":
-        return OutputFormat()
-    if kind == "json_object":
-        schema = value.get("schema")
-        return (
-            OutputFormat("json_object") if schema is None else schema_output(schema, "response_format.schema", strict)
-        )
-    if kind == "json_schema":
-        holder = value.get("json_schema")
-        if not isinstance(holder, dict):
-            raise RequestError("response_format.json_schema must be an object", param="response_format.json_schema")
-        strict = strict or holder.get("strict") is True
-        return schema_output(holder.get("schema"), "response_format.json_schema.schema", strict)
-    if kind in ("grammar", "regex"):
-        pattern = value.get(kind, value.get("pattern"))
-        if not isinstance(pattern, str) or not pattern:
-            raise RequestError(f"response_format.{kind} must be a string", param=f"response_format.{kind}")
-        return OutputFormat("regex" if kind == "regex" else "grammar", pattern=pattern)
-    raise RequestError(
-        f"response_format.type {quoted(kind)} is not known: use text, json_object, json_schema, regex or grammar",
-        code="unsupported_value" if isinstance(kind, str) else "invalid_value",
-        param="response_format.type",
-    )
-
-
-def schema_output(schema: Any, param: str, strict: bool) -> OutputFormat:
-    """A JSON schema as the output format. Raises `RequestError`."""
-    if not isinstance(schema, dict):
-        raise RequestError(f"{param} must be a JSON schema object", param=param)
-    return OutputFormat("json_schema", schema=schema, strict=strict)

@@ -9,7 +9,7 @@ from typing import Any
 
 from phobos.chat.messages import Message, ToolCall
 from phobos.errors import RequestError
-from phobos.http.protocols.history import OTHER_PARTS, CallBook, LeftOut, mend_arguments, unreadable
+from phobos.http.protocols.history import OTHER_PARTS, CallBook, LeftOut, invalid_message, mend_arguments, unreadable
 from phobos.http.protocols.tools import INPUT, Offer, check_tool_name
 from phobos.http.transport.wire import quoted
 
@@ -43,13 +43,13 @@ def parse_input(
     if value is None:
         raise RequestError("input is required", param="input")
     if not isinstance(value, list) or not value:
-        raise _invalid("input must be text or a list of at least one item", "input")
+        raise invalid_message("input must be text or a list of at least one item", "input")
     reader = _Reader(offer, left_out)
     turn = _Turn()
     for index, item in enumerate(value):
         place = f"input[{index}]"
         if not isinstance(item, dict):
-            raise _invalid(f"{place} must be an object", place)
+            raise invalid_message(f"{place} must be an object", place)
         message = reader.read(item, place, turn)
         if message is not None:
             messages += [m for m in (turn.message(),) if m is not None]
@@ -58,7 +58,7 @@ def parse_input(
     messages += [m for m in (turn.message(),) if m is not None]
     left_out.check()
     if not messages:
-        raise _invalid("input must hold at least one message", "input")
+        raise invalid_message("input must hold at least one message", "input")
     return tuple(messages), f"input[{len(value) - 1}]"
 
 
@@ -82,7 +82,7 @@ class _Reader:
         elif kind in ("function_call_output", "custom_tool_call_output"):
             call_id = item.get("call_id")
             if call_id is not None and not isinstance(call_id, str):
-                raise _invalid(f"{place}.call_id must be a string", f"{place}.call_id")
+                raise invalid_message(f"{place}.call_id must be a string", f"{place}.call_id")
             own_id = self._calls.note_result(call_id, f"{place}.call_id")
             return Message("tool", self._join(item.get("output"), f"{place}.output"), tool_call_id=own_id)
         elif kind == "reasoning":
@@ -93,7 +93,7 @@ class _Reader:
         elif isinstance(kind, str):
             self._left_out.places.append(f"{place}.{kind}")
         else:
-            raise _invalid(f"{place}.type must be a string", f"{place}.type")
+            raise invalid_message(f"{place}.type must be a string", f"{place}.type")
         return None
 
     def _message(self, item: dict[str, Any], place: str, turn: _Turn) -> Message | None:
@@ -106,7 +106,7 @@ class _Reader:
             return None
         if role not in ("user", "system", "developer"):
             found = "is missing" if role is None else f"is {quoted(role)}"
-            raise _invalid(f"{place}.role {found}: use user, assistant, system or developer", f"{place}.role")
+            raise invalid_message(f"{place}.role {found}: use user, assistant, system or developer", f"{place}.role")
         return Message("user" if role == "user" else "system", text)
 
     def _call(self, item: dict[str, Any], place: str, *, is_free: bool) -> ToolCall:
@@ -127,13 +127,13 @@ class _Reader:
         if isinstance(content, str):
             return content
         if not isinstance(content, list):
-            raise _invalid(f"{place} must be a string or a list of parts", place)
+            raise invalid_message(f"{place} must be a string or a list of parts", place)
         parts = enumerate(content)
         return "".join(self._part(part, f"{place}[{index}]", by_user=by_user) for index, part in parts)
 
     def _part(self, part: Any, place: str, *, by_user: bool) -> str:
         if not isinstance(part, dict):
-            raise _invalid(f"{place} must be an object with a type", place)
+            raise invalid_message(f"{place} must be an object with a type", place)
         kind = part.get("type")
         if isinstance(kind, str) and kind in OTHER_PARTS:
             return self._left_out.replace(kind, place, by_user=by_user)
@@ -142,9 +142,5 @@ class _Reader:
             raise unreadable(kind, place)
         text = part.get(field)
         if not isinstance(text, str):
-            raise _invalid(f"{place}.{field} must be a string", f"{place}.{field}")
+            raise invalid_message(f"{place}.{field} must be a string", f"{place}.{field}")
         return text
-
-
-def _invalid(message: str, param: str) -> RequestError:
-    return RequestError(message, code="invalid_message", param=param)

@@ -18,9 +18,9 @@ from phobos.chat.messages import (
 )
 from phobos.errors import RequestError
 from phobos.http.protocols.conversation import is_continued
-from phobos.http.protocols.fields import convert, sort_fields
+from phobos.http.protocols.fields import Count, Natural, convert, sort_fields, without_nulls
 from phobos.http.protocols.history import LeftOut
-from phobos.http.protocols.openai import parse_output, schema_output
+from phobos.http.protocols.output_formats import parse_output, schema_output
 from phobos.http.protocols.response_items import parse_input
 from phobos.http.protocols.responses_reply import ResponseForm
 from phobos.http.protocols.sampling import SAMPLING
@@ -28,8 +28,6 @@ from phobos.http.protocols.tools import RESPONSES, read_choice, read_tools
 from phobos.http.reply import Job
 from phobos.settings import ServeSettings
 
-_Natural = Annotated[int, Meta(ge=0)]
-_Count = Annotated[int, Meta(ge=1)]
 _Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 # What an answer may be asked to include; what else stands there belongs to tools that are not here.
@@ -59,7 +57,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     input: Any = None
     instructions: str | None = None
-    max_output_tokens: _Count | None = None
+    max_output_tokens: Count | None = None
     max_tool_calls: Any = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     include: list[str] | None = None
@@ -69,7 +67,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True):
     text: TextField | None = None
     reasoning: ReasoningField | None = None
     enable_thinking: bool | None = None
-    thinking_budget: _Natural | None = None
+    thinking_budget: Natural | None = None
     stream: bool | None = None
     stream_options: Any = None
     truncation: Literal["auto", "disabled"] | None = None
@@ -77,7 +75,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True):
     previous_response_id: str | None = None
     conversation: Any = None
     prompt: Any = None
-    cache_slot: _Natural | None = None
+    cache_slot: Natural | None = None
     cache_prompt: bool | None = None
 
 
@@ -87,7 +85,7 @@ _NAMES = frozenset(ResponsesFields.__struct_fields__) | SAMPLING.names
 def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSettings) -> Job:
     """A responses request. Raises `RequestError`."""
     fields = sort_fields(body, _NAMES, strict=settings.strict_fields)
-    asked = convert(_without_nulls(fields.values), ResponsesFields)
+    asked = convert(without_nulls(fields.values, ("reasoning", "text")), ResponsesFields)
     _refuse_what_is_not_here(asked)
     offer = read_tools(asked.tools, RESPONSES, strict=settings.strict_fields)
     tools, left_out = offer.tools, LeftOut()
@@ -126,16 +124,6 @@ def _ignored(asked: ResponsesFields) -> tuple[str, ...]:
     """What is known and without effect: nothing is cut out of a prompt, and nothing found by tools of a host's."""
     includes = tuple(f"include.{name}" for name in asked.include or () if name not in _INCLUDES)
     return (*(("truncation",) if asked.truncation == "auto" else ()), *includes)
-
-
-def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
-    """Null equals absent in the option objects too."""
-    return {
-        name: {k: v for k, v in value.items() if v is not None}
-        if name in ("reasoning", "text") and isinstance(value, dict)
-        else value
-        for name, value in values.items()
-    }
 
 
 def _refuse_what_is_not_here(asked: ResponsesFields) -> None:

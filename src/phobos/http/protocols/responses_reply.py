@@ -18,10 +18,10 @@ from phobos.chat.events import (
     ReasoningDelta,
     Started,
     TextDelta,
-    TokenLogprob,
     ToolCallDelta,
     ToolCallStart,
 )
+from phobos.http.protocols.ledger import shape_logprob
 from phobos.http.protocols.tools import INPUT, Called
 from phobos.http.reply import ReplyFacts
 from phobos.http.transport.wire import SSE_HEARTBEAT, Refusal, Response, bounded, to_json
@@ -38,13 +38,6 @@ _CALLS = {
     "custom_tool_call": ("ctc_", "custom_tool_call_input", INPUT),
 }
 _TEXT = {"message": "output_text", "reasoning": "reasoning_text"}
-
-
-def _shape_logprob(entry: TokenLogprob, *, with_top: bool = True) -> dict[str, Any]:
-    shape: dict[str, Any] = {"token": entry.text, "logprob": entry.logprob, "bytes": list(entry.data)}
-    if with_top:
-        shape["top_logprobs"] = [_shape_logprob(top, with_top=False) for top in entry.top]
-    return shape
 
 
 class FreeText:
@@ -84,7 +77,7 @@ class _Items:
         """The steps of one event."""
         match event:
             case TextDelta() if event.text or event.logprobs:
-                yield from self._speak("message", event.text, [_shape_logprob(entry) for entry in event.logprobs])
+                yield from self._speak("message", event.text, [shape_logprob(entry) for entry in event.logprobs])
             case ReasoningDelta() if event.text:
                 yield from self._speak("reasoning", event.text, [])
             case ToolCallStart():

@@ -14,13 +14,13 @@ from phobos.tui.theme import Palette
 
 
 class CachesPanel(Panel):
-    """Prefix reuse first, then a line a slot, then guessed tokens, kernels and experts."""
+    """Prefix reuse first, then a line a slot, then guessed tokens and kernels."""
 
     TITLE = "CACHES"
 
     def draw(self, moment: Moment, width: int, height: int, palette: Palette) -> Lines:
         snapshot = moment.snapshot
-        below = [line for part in (_archive, _drafts, _kernels, _experts) for line in part(snapshot, width, palette)]
+        below = [line for part in (_archive, _drafts, _kernels) for line in part(snapshot, width, palette)]
         lines = _prefix(moment, width, palette, tall=height >= 8)
         slots = _slots(snapshot, max(0, height - len(lines) - len(below)), width, palette)
         return [*lines, *slots, *below]
@@ -82,12 +82,3 @@ def _kernels(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
         return []
     value = f"{load.kernels_cached} cached · {load.kernels_compiled} compiled"
     return [pair("kernels", value, width, palette)]
-
-
-def _experts(snapshot: Snapshot, width: int, palette: Palette) -> Lines:
-    experts = snapshot.experts
-    if experts is None:
-        return []
-    asked = experts.hits + experts.misses
-    hits = f" · {share_text(experts.hits / asked)} hits" if asked else ""
-    return [pair("experts", f"{experts.n_held} of {experts.n_total} held{hits}", width, palette)]
