@@ -58,6 +58,7 @@ class Residency:
         self._is_tight = self._bound_bytes < backend.limits.n_slots * backend.slot_bytes(backend.limits.n_ctx)
         self._promised: dict[int, int] = {}  # by busy slot: bytes it is likely to come to take
         self._n_expected = float(EXPECTED_TOKENS)
+        self._reached: dict[int, int] = {}  # by busy slot: tokens whose rows have run, also guesses that were wrong
         self._fits: dict[int, int] = {}  # by busy slot: tokens it may come to hold before memory is looked at again
         self._n_forked: dict[int, int] = {}  # by forked slot: places up to the end of its forks
         self._n_evicted = self._n_restored = self._n_tokens_restored = 0
@@ -119,7 +120,9 @@ class Residency:
     def _held(self) -> dict[int, int]:
         """Bytes each slot takes."""
         return {
-            slot.index: self._backend.slot_bytes(max(len(np.asarray(slot.tokens)), self._n_forked.get(slot.index, 0)))
+            slot.index: self._backend.slot_bytes(
+                max(len(np.asarray(slot.tokens)), self._n_forked.get(slot.index, 0), self._reached.get(slot.index, 0))
+            )
             for slot in self._slots.view()
         }
 
@@ -269,8 +272,15 @@ class Residency:
         if not self._is_tight:
             return True
         wanted = {rows.slot: rows.first_position + len(rows.tokens) for rows in runs if rows.fork is None}
-        if all(n_tokens <= self._fits.get(slot, 0) for slot, n_tokens in wanted.items()):
-            return True
+        fits = all(n_tokens <= self._fits.get(slot, 0) for slot, n_tokens in wanted.items()) or self._find_room(wanted)
+        if fits:
+            for slot, n_tokens in wanted.items():
+                self._reached[slot] = max(n_tokens, self._reached.get(slot, 0))
+        return fits
+
+    def _find_room(self, wanted: Mapping[int, int]) -> bool:
+        """Whether running slots can come to hold so many tokens; if there is more room, it is not looked for again
+        soon."""
         n_ctx = self._backend.limits.n_ctx
         likely = {slot: min(n_tokens + GROWTH, n_ctx) for slot, n_tokens in wanted.items()}
         for slot, n_tokens in likely.items():
@@ -305,8 +315,8 @@ class Residency:
     def give_back(self, slot: int, now_s: float) -> None:
         """The slot's sequence has ended; its tokens stay for reuse."""
         self._slots.give_back(slot, now_s)
-        self._promised.pop(slot, None)
-        self._fits.pop(slot, None)
+        for kept in (self._promised, self._fits, self._reached):
+            kept.pop(slot, None)
         self._n_forked.pop(slot, None)
         self._backend.release(slot, len(self._slots.tokens(slot)))
 
