@@ -51,6 +51,7 @@ class ModelInfo:
     weights_bytes: int
     cache_bytes: int  # the most that all conversations together may take
     scratch_bytes: int
+    n_ctx_train: int = 0  # the model's own context
     layer_kinds: tuple[str, ...] = ()  # one word a layer: "full", "window", "delta", …
 
 

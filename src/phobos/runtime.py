@@ -115,12 +115,13 @@ def log_ready(engine: Engine, counters: Counters, took_s: float) -> None:
     info, card = engine.model.info, counters.card
     runs_on = f"{card.name}, {card.features}, {card.n_threads} threads" if card is not None else "unknown device"
     logger.info(
-        "ready in %s: %s (%s, %s), context %d x %d slots, dialect %s, weights %s, cache %s, on %s",
+        "ready in %s: %s (%s, %s), context %d%s x %d slots, dialect %s, weights %s, cache %s, on %s",
         format_seconds(took_s),
         info.name,
         info.architecture,
         info.quantization,
         info.n_ctx,
+        f" of the model's {info.n_ctx_train}" if info.n_ctx < info.n_ctx_train else "",
         engine.model.n_slots,
         info.dialect,
         format_bytes(info.weights_bytes),

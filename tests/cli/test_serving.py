@@ -321,6 +321,7 @@ def test_a_process_that_may_open_few_files_serves_as_many_as_it_can(tmp_path: Pa
     assert len(server.lines) < 20 and "Traceback" not in "\n".join(server.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="bounds the files of a child")
 def test_connections_are_bounded_by_the_files_that_may_be_open(tmp_path: Path, model: Path) -> None:
     import resource

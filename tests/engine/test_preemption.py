@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,3 +124,30 @@ def collect(bench: Any, request: GenerationRequest) -> Collector:
     collector, _ = bench.submit(request)
     collector.wait(60)
     return collector  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_a_soak_of_long_streams_beside_short_requests_with_memory_short(make_bench: MakeBench, can_cut: bool) -> None:
+    """64 long answers and 200 short ones in 16 slots that hold a fifth of what these would: all complete, each as in a
+    solo run."""
+    rng = random.Random(64)
+    long = make_requests(rng, 64)
+    short = [
+        replace(request, request_id=f"s{i}", max_tokens=rng.randint(1, 8), echo=False)
+        for i, request in enumerate(make_requests(rng, 200))
+    ]
+    solo = make_bench(n_slots=1, n_ctx=256, prefix_cache=False)
+    expected = {request.request_id: content(collect(solo, request)) for request in [*long, *short]}
+    busy = make_bench(
+        n_slots=16, n_ctx=256, max_rows=96, chunk_rows=40, can_cut=can_cut, cache_rows=800, archive_bytes=ROOMY
+    )
+    requests = [*long, *short]
+    rng.shuffle(requests)
+    collectors = {request.request_id: busy.submit(request)[0] for request in requests}
+    for collector in collectors.values():
+        collector.wait(300)
+    assert {key: content(collector) for key, collector in collectors.items()} == expected
+    assert busy.counters.requests_set_aside > 20 and busy.counters.requests_completed == 264
+    assert busy.backend.most_bytes <= 800 * ROW_BYTES

@@ -125,7 +125,7 @@ def test_calls_beside_launches_fit_their_kernels(monkeypatch: pytest.MonkeyPatch
     """Packers of every type, the team's own kernels, and those that read a row of logits."""
     for packed in PACKED.values():
         assert find_kernel(packed.packer).parameters == (int,) * 7, packed
-    assert [find_kernel(name).parameters for name in TEAM_KERNELS] == [(int,), (int,)]
+    assert [find_kernel(name).parameters for name in TEAM_KERNELS] == [(int,), (int,), (int,) * 3, (int,)]
     called = set()
 
     def check_call(self: RowKernels, kernel: Any, *arguments: int | float) -> None:
@@ -136,6 +136,7 @@ def test_calls_beside_launches_fit_their_kernels(monkeypatch: pytest.MonkeyPatch
     kernels, row = RowKernels(64), np.zeros(64, np.float32)
     mask, ids = np.ones(2, np.int32), np.zeros(1, np.int32)
     kernels.draw(row, Chain(0.8, 4, 0.9, 0.9, 0.1, 1.1), 1, 2, mask=mask, seen_ids=ids, seen_counts=ids)
+    kernels._top_ids.fill(-1)  # as a kernel that ran would leave what it does not find
     kernels.log_probabilities(row, 3, 5)
     kernels.log_probabilities_of(row, ids)
     assert called == {"sampling:adjust", "sampling:draw", "sampling:read_top"}

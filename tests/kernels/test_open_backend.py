@@ -53,7 +53,15 @@ def test_defaults_follow_the_free_memory(program: Program) -> None:
     assert limits_of(program, 2 * N_CTX * ROW_BYTES) == (N_CTX, 1)
     assert limits_of(program, 2 * 700 * ROW_BYTES) == (512, 1), "a shorter context, in steps of 256"
     assert limits_of(program, 0) == (256, 1), "loading fails later, where it is known how"
-    assert limits_of(replace(program, n_ctx_train=131_072), 1 << 40) == (4096, 4)
+    longer = replace(program, n_ctx_train=131_072)
+    assert limits_of(longer, 1 << 40) == (131_072, 4), "what is not used costs nothing"
+    settings = EngineSettings(Path("m.gguf"))
+    assert plan_limits(longer, settings, 1 << 40, grows=False).n_ctx == 4096
+    assert plan_limits(program, settings, 2 * 2 * N_CTX * ROW_BYTES, grows=False).n_slots == 2
+    shared = plan_limits(longer, settings, 2 * 10_000 * ROW_BYTES)
+    assert (shared.n_ctx, shared.n_slots) == (9984, 1)
+    shared = plan_limits(replace(program, n_ctx_train=6000), settings, 2 * 10_000 * ROW_BYTES)
+    assert (shared.n_ctx, shared.n_slots, shared.cache_bytes) == (6000, 4, 10_000 * ROW_BYTES)
 
 
 def test_states_take_memory_whatever_the_context(program: Program) -> None:
@@ -71,7 +79,7 @@ def test_states_take_memory_whatever_the_context(program: Program) -> None:
 def test_settings_win(program: Program) -> None:
     assert limits_of(program, 1 << 40, n_ctx=N_CTX, n_slots=9) == (N_CTX, 9)
     assert limits_of(program, 1 << 40, n_ctx=1) == (1, 4)
-    assert limits_of(program, 2 * 2 * 1024 * ROW_BYTES, n_slots=2) == (1024, 2)
+    assert limits_of(program, 2 * 1024 * ROW_BYTES, n_slots=2) == (1024, 2)
     limits = plan_limits(program, EngineSettings(Path("m.gguf"), n_slots=3, chunk_rows=100), None)
     assert limits.max_rows == 103, "a chunk of a prompt beside a row of every slot"
     assert limits.max_outputs > 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from assembly import assembly_of
 from one_op import OneOp, loaded, make_batch, random
 from phobos.gguf.quants import GGMLType
 from phobos.kernels.cpu.team import KERNELS, PARK_AFTER_S, Team
@@ -56,6 +58,15 @@ def test_workers_stay_between_passes(tmp_path: Path) -> None:
             while time.perf_counter() < until_s:
                 pass
         assert n_returned < 30  # a busy machine may hold the caller up for longer now and then
+
+
+@pytest.mark.parametrize(("kernel", "loads"), [("run:announce", 0), ("run:park", 1)])
+def test_passes_are_announced_and_seen_in_order_on_arm(kernel: str, loads: int) -> None:
+    """A plain store of the pass's number could be seen before what the pass is, and a look for parked workers before
+    the store."""
+    assembly = assembly_of("neon", kernel)
+    assert len(re.findall(r"\tldar\t", assembly)) >= loads
+    assert re.search(r"\tstlr\t", assembly)
 
 
 def test_an_idle_team_uses_no_processor(tmp_path: Path) -> None:

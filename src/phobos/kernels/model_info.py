@@ -111,5 +111,6 @@ def describe_model(gguf: GGUF, program: Program, backend: Backend) -> ModelInfo:
         weights_bytes=held["weights"],
         cache_bytes=cache_bound(backend),
         scratch_bytes=held["scratch"],
+        n_ctx_train=program.n_ctx_train,
         layer_kinds=kinds,
     )

@@ -50,8 +50,8 @@ CACHE_FLAGS = [
 ]  # fmt: skip
 
 ENGINE_FLAGS = [
-    flag("--ctx-size", "-c", group=MODEL, type=_COUNT, without="4096, less where memory is short", metavar="N",
-         help="Context size in tokens; 0 lets Phobos choose."),
+    flag("--ctx-size", "-c", group=MODEL, type=_COUNT, metavar="N",
+         without="the model's own, less where memory is short", help="Context size in tokens; 0 lets Phobos choose."),
     flag("--threads", "-t", group=MODEL, type=_POSITIVE, without="one a core", metavar="N",
          help="Compute threads."),
     flag("--parallel", "-np", "--kv-slots", "parallel", group=MODEL, type=_POSITIVE, metavar="N",

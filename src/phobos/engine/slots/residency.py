@@ -58,6 +58,8 @@ class Residency:
         self._is_tight = self._bound_bytes < backend.limits.n_slots * backend.slot_bytes(backend.limits.n_ctx)
         self._promised: dict[int, int] = {}  # by busy slot: bytes it is likely to come to take
         self._n_expected = float(EXPECTED_TOKENS)
+        self._reached: dict[int, int] = {}  # by busy slot: tokens whose rows have run, also guesses that were wrong
+        self._fits: dict[int, int] = {}  # by busy slot: tokens it may come to hold before memory is looked at again
         self._n_forked: dict[int, int] = {}  # by forked slot: places up to the end of its forks
         self._n_evicted = self._n_restored = self._n_tokens_restored = 0
 
@@ -118,7 +120,9 @@ class Residency:
     def _held(self) -> dict[int, int]:
         """Bytes each slot takes."""
         return {
-            slot.index: self._backend.slot_bytes(max(len(np.asarray(slot.tokens)), self._n_forked.get(slot.index, 0)))
+            slot.index: self._backend.slot_bytes(
+                max(len(np.asarray(slot.tokens)), self._n_forked.get(slot.index, 0), self._reached.get(slot.index, 0))
+            )
             for slot in self._slots.view()
         }
 
@@ -126,6 +130,7 @@ class Residency:
 
     def admit(self, plan: ReusePlan, prompt: npt.ArrayLike, n_likely: int, now_s: float) -> int:
         """Make the plan's slot hold what can be reused of a prompt, and take it; how many tokens that is."""
+        self._fits.clear()
         found = self._find(prompt) if plan.is_archived else None
         if found is not None and isinstance(found[0], Archived):
             self._archive.touch(found[0])
@@ -172,6 +177,7 @@ class Residency:
         wanted = max(self._promised.get(slot, 0), self._backend.slot_bytes(n_places))
         if sum(self._promised.values()) - self._promised.get(slot, 0) + wanted > self._bound_bytes:
             return False
+        self._fits.clear()
         self._promised[slot] = wanted
         self._n_forked[slot] = max(n_places, self._n_forked.get(slot, 0))
         self._give_way({slot: n_places})
@@ -208,6 +214,7 @@ class Residency:
         """Make an idle slot hold these contents; whether it could. What it held goes to the archive."""
         if len(contents.tokens) > self._backend.limits.n_ctx:
             return False
+        self._fits.clear()
         self._evict(slot)
         n_rows = len(contents.tokens)
         return self._give_way({slot: n_rows}) and self._put_back(slot, contents, n_rows)
@@ -265,9 +272,26 @@ class Residency:
         if not self._is_tight:
             return True
         wanted = {rows.slot: rows.first_position + len(rows.tokens) for rows in runs if rows.fork is None}
-        for slot, n_tokens in wanted.items():
-            n_likely = min(n_tokens + GROWTH, self._backend.limits.n_ctx)
-            self._promised[slot] = max(self._promised[slot], self._backend.slot_bytes(n_likely))
+        fits = all(n_tokens <= self._fits.get(slot, 0) for slot, n_tokens in wanted.items()) or self._find_room(wanted)
+        if fits:
+            for slot, n_tokens in wanted.items():
+                self._reached[slot] = max(n_tokens, self._reached.get(slot, 0))
+        return fits
+
+    def _find_room(self, wanted: Mapping[int, int]) -> bool:
+        """Whether running slots can come to hold so many tokens; if there is more room, it is not looked for again
+        soon."""
+        n_ctx = self._backend.limits.n_ctx
+        likely = {slot: min(n_tokens + GROWTH, n_ctx) for slot, n_tokens in wanted.items()}
+        for slot, n_tokens in likely.items():
+            self._promised[slot] = max(self._promised[slot], self._backend.slot_bytes(n_tokens))
+        held = self._held()
+        for slot, n_tokens in {**self._fits, **likely}.items():
+            held[slot] = max(held[slot], self._backend.slot_bytes(n_tokens))
+        if sum(held.values()) <= self._bound_bytes:
+            self._fits.update(likely)
+            return True
+        self._fits.clear()
         return self._give_way(wanted)
 
     def set_aside(self, slot: int, now_s: float) -> None:
@@ -291,7 +315,8 @@ class Residency:
     def give_back(self, slot: int, now_s: float) -> None:
         """The slot's sequence has ended; its tokens stay for reuse."""
         self._slots.give_back(slot, now_s)
-        self._promised.pop(slot, None)
+        for kept in (self._promised, self._fits, self._reached):
+            kept.pop(slot, None)
         self._n_forked.pop(slot, None)
         self._backend.release(slot, len(self._slots.tokens(slot)))
 

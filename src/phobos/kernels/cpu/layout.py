@@ -67,6 +67,9 @@ class Control(IntEnum):
     TURNS = 10  # of a worker's loop without a pass, before it parks
     BARRIER = 16  # arrivals; the phase is 8 words on
     SEEN = 32  # first of a word a thread, 8 words apart: the last pass a worker took part in
+    PARKED = 33  # likewise: 1 while a worker parks or is about to
+    WAKES = 34  # likewise: 1 if the caller is to wake it for the pass just announced
+    SLEEPS = 35  # likewise: 1 if the worker is to wait to be woken
 
 
 CONTROL_WORDS = 32 + 8 * 256

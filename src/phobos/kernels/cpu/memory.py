@@ -6,6 +6,7 @@ Mappings are private: the system puts only those on huge pages, and only of thos
 from __future__ import annotations
 
 import mmap
+import sys
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,13 @@ from phobos.kernels.cpu.layout import LINE, round_up
 PAGE = mmap.PAGESIZE
 
 
+# More addresses than there is memory are reserved for conversations; what is written is bounded elsewhere.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
 def _map(n_bytes: int) -> mmap.mmap:
     if hasattr(mmap, "MAP_PRIVATE"):
-        return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
     return mmap.mmap(-1, n_bytes)
 
 

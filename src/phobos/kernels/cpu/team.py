@@ -14,10 +14,10 @@ import time
 import numpy as np
 
 from phobos.kernels.cpu.compiling.compiler import ENTRY_TYPE, encode_record, load_kernels
-from phobos.kernels.cpu.layout import CONTROL_WORDS, Control
+from phobos.kernels.cpu.layout import CONTROL_WORDS, FIRST_ARGUMENT, Control
 from phobos.kernels.cpu.names import run
 
-KERNELS = (run.run_steps.name, run.serve.name)
+KERNELS = (run.run_steps.name, run.serve.name, run.announce.name, run.park.name)
 PARK_AFTER_S = 0.003  # more than lies between two passes: who parks needs the interpreter to come back
 _TRIAL_TURNS, _TRIALS = 2000, 5
 
@@ -34,9 +34,12 @@ class Team:
         addresses = load_kernels(KERNELS)
         self._run_steps = ENTRY_TYPE(addresses[run.run_steps.name])
         self._serve = ENTRY_TYPE(addresses[run.serve.name])
+        self._announce = ENTRY_TYPE(addresses[run.announce.name])
+        self._park = ENTRY_TYPE(addresses[run.park.name])
         self._record = ctypes.create_string_buffer(encode_record(0, 0, [self._control.ctypes.data]))
         self._record_address = ctypes.addressof(self._record)
-        self._parked = [False] * n_threads
+        self._announcement = np.frombuffer(encode_record(0, 0, [self._control.ctypes.data, 0, 0]), np.int64).copy()
+        self._announcement_address = self._announcement.ctypes.data
         self._wake = [threading.Semaphore(0) for _ in range(n_threads)]
         self._closed = False
         self._control[Control.TURNS] = self._count_turns()
@@ -59,26 +62,23 @@ class Team:
 
     def run(self, steps: int | None = None, n_steps: int | None = None) -> None:
         """One pass over the steps, or over these; the GIL is released while it runs."""
-        self._control[Control.STEPS] = self._steps if steps is None else steps
-        self._control[Control.N_STEPS] = self._n_steps if n_steps is None else n_steps
-        self._control[Control.PASS] += 1
+        self._announcement[FIRST_ARGUMENT + 1 : FIRST_ARGUMENT + 3] = (
+            self._steps if steps is None else steps,
+            self._n_steps if n_steps is None else n_steps,
+        )
+        self._announce(self._announcement_address, 0, self.n_threads)
         for thread in range(1, self.n_threads):
-            if self._parked[thread]:
-                self._parked[thread] = False
+            if self._control[Control.WAKES + 8 * thread]:
                 self._wake[thread].release()
         self._run_steps(self._record_address, 0, self.n_threads)
 
     def _work(self, thread: int) -> None:
-        """A worker's life. It announces that it parks before it looks for a pass once more, and `run` announces the
-        pass before it looks for parked workers, so no pass is missed; a release too many only costs one more look."""
-        seen_at = Control.SEEN + 8 * thread
+        """A worker's life. Nothing here leans on the interpreter's lock: `run.py` says why no pass is missed."""
         while not self._closed:
             self._serve(self._record_address, thread, self.n_threads)
-            seen = int(self._control[seen_at])
-            self._parked[thread] = True
-            if int(self._control[Control.PASS]) == seen and not self._closed:
+            self._park(self._record_address, thread, self.n_threads)
+            if self._control[Control.SLEEPS + 8 * thread] and not self._closed:
                 self._wake[thread].acquire()
-            self._parked[thread] = False
 
     def close(self) -> None:
         """Stop the workers; twice is fine."""

@@ -9,8 +9,9 @@ from phobos.program.steps import Program
 from phobos.settings import EngineSettings
 from phobos.sizes import format_bytes
 
-DEFAULT_CTX = 4096
+WHOLE_CTX = 4096  # the most a default takes where memory is taken for whole contexts
 DEFAULT_SLOTS = 4
+LEAST_BESIDE = 1024  # tokens for which there has to be room beside a whole context, for each further slot
 SMALLEST_CTX = 256  # a default goes no lower; less than this answers nothing
 CACHE_SHARE = 0.5  # of the memory the weights leave free, that defaults give to the cache
 PROMPT_OUTPUTS = 32  # rows of one pass that give logits, beside one for every slot
@@ -31,12 +32,15 @@ def state_bytes(program: Program) -> int:
     return STATE_COPIES * 4 * sum(state.n_values for state in program.states)
 
 
-def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | None) -> BackendLimits:
-    """Context and slots: as the settings say, else what fits `CACHE_SHARE` of `free_bytes`, at most `DEFAULT_CTX`
-    tokens and `DEFAULT_SLOTS` slots. The context comes first: one long slot before four short ones.
+def plan_limits(
+    program: Program, settings: EngineSettings, free_bytes: int | None, *, grows: bool = True
+) -> BackendLimits:
+    """Context and slots: as the settings say, else the model's own context as far as `CACHE_SHARE` of `free_bytes`
+    holds one, and `DEFAULT_SLOTS` slots. The context comes first: one long slot before four short ones.
 
     Slots grow with what they hold, so that many may share what only few could fill: together they take at most
-    `settings.cache_bytes`, else what is chosen by the same share, and always enough for one whole context.
+    `settings.cache_bytes`, else what is chosen by the same share, and always enough for one whole context. Where they
+    do not grow (cards take memory for whole contexts), defaults are at most `WHOLE_CTX` tokens and the slots that fit.
 
     `UsageError` where the settings ask for more than the model was trained for or than there is memory.
     """
@@ -48,13 +52,16 @@ def plan_limits(program: Program, settings: EngineSettings, free_bytes: int | No
     if room is None and free_bytes is not None:
         room = int(max(0, free_bytes) * CACHE_SHARE)
     if n_ctx is None:
-        n_ctx = min(program.n_ctx_train, DEFAULT_CTX)
-        if room is not None and (n_slots or 1) * (n_ctx * row_bytes + fixed_bytes) > room:
-            fitting = (room // (n_slots or 1) - fixed_bytes) // row_bytes
+        n_ctx = program.n_ctx_train if grows else min(program.n_ctx_train, WHOLE_CTX)
+        n_whole = 1 if grows else n_slots or 1
+        if room is not None and n_whole * (n_ctx * row_bytes + fixed_bytes) > room:
+            fitting = (room // n_whole - fixed_bytes) // row_bytes
             n_ctx = min(n_ctx, max(SMALLEST_CTX, fitting // 256 * 256))
     slot_bytes = n_ctx * row_bytes + fixed_bytes
     if n_slots is None:
-        n_slots = DEFAULT_SLOTS if room is None else max(1, min(DEFAULT_SLOTS, room // slot_bytes))
+        least_bytes = min(n_ctx, LEAST_BESIDE) * row_bytes + fixed_bytes if grows else slot_bytes
+        fitting = DEFAULT_SLOTS if room is None else 1 + max(0, room - slot_bytes) // least_bytes
+        n_slots = min(DEFAULT_SLOTS, fitting)
     if settings.cache_bytes is not None or settings.n_ctx is not None:
         _check_room(n_ctx, slot_bytes, settings.cache_bytes, free_bytes)
     return BackendLimits(

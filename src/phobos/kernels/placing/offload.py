@@ -131,7 +131,7 @@ def choose_places(
     first = 0 if wanted is None else pieces.at_layer(min(wanted, pieces.n_layers))
     if first == 0:
         try:
-            limits = plan_limits(program, settings, beside)
+            limits = plan_limits(program, settings, beside, grows=False)
         except UsageError:  # the context asked for is more than the cards have beside the weights
             if wanted is not None:
                 raise
@@ -140,7 +140,7 @@ def choose_places(
             if starts is not None or wanted is not None:
                 return limits, starts
     free = read_memory().available
-    limits = plan_limits(program, settings, None if free is None else beside + free)
+    limits = plan_limits(program, settings, None if free is None else beside + free, grows=False)
     return limits, pieces.place_most(limits, rooms) if wanted is None else pieces.place(limits, rooms, first)
 
 

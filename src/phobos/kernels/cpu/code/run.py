@@ -2,13 +2,25 @@
 
 `run_steps` is the caller's part of a pass. `serve` is what a worker sits in: it runs each pass the caller announces and
 returns, to be parked, when none has come for a while.
+
+Order of memory. `announce` writes what the pass is and then its number, by a releasing store; a worker reads the number
+by an acquiring load, and then what the pass is. The caller looks for parked workers after its store, a worker looks for
+a pass after it has written that it parks, all of it sequentially consistent: so one of the two sees the other.
 """
 
 from __future__ import annotations
 
 from phobos.kernels.cpu.code.access import load_i64, store_i64
 from phobos.kernels.cpu.code.simd import inlined
-from phobos.kernels.cpu.code.sync import atomic_load, call_step, give_way, pause, wait_for_all
+from phobos.kernels.cpu.code.sync import (
+    atomic_load,
+    atomic_store,
+    atomic_swap_if,
+    call_step,
+    give_way,
+    pause,
+    wait_for_all,
+)
 from phobos.kernels.cpu.declaration import Int, kernel
 from phobos.kernels.cpu.layout import RECORD_WORDS, WAIT_FLAG, Control
 
@@ -17,6 +29,7 @@ _RECORD_BYTES = 8 * RECORD_WORDS
 
 _PASS, _STEPS, _N_STEPS, _BARRIER = 8 * Control.PASS, 8 * Control.STEPS, 8 * Control.N_STEPS, 8 * Control.BARRIER
 _SEEN, _TURNS = 8 * Control.SEEN, 8 * Control.TURNS
+_PARKED, _WAKES, _SLEEPS = 8 * Control.PARKED, 8 * Control.WAKES, 8 * Control.SLEEPS
 
 
 @inlined
@@ -31,8 +44,31 @@ def _run(control, thread, n_threads):
 
 
 @kernel
+def announce(control: Int, steps: Int, n_steps: Int, thread, n_threads):
+    """Announce a pass over these steps; `WAKES` then says which workers the caller has to wake."""
+    store_i64(control + _STEPS, steps)
+    store_i64(control + _N_STEPS, n_steps)
+    atomic_store(control + _PASS, load_i64(control + _PASS) + 1)
+    for worker in range(1, n_threads):
+        wakes = 1 if atomic_swap_if(control + _PARKED + 64 * worker, 1, 0) else 0
+        store_i64(control + _WAKES + 64 * worker, wakes)
+
+
+@kernel
+def park(control: Int, thread, n_threads):
+    """A worker parks unless a pass has come; `SLEEPS` then says whether it has to wait: for the next pass, or for the
+    wake-up that is on its way already."""
+    parked = control + _PARKED + 64 * thread
+    atomic_store(parked, 1)
+    sleeps = 1
+    if atomic_load(control + _PASS) != load_i64(control + _SEEN + 64 * thread):
+        sleeps = 0 if atomic_swap_if(parked, 1, 0) else 1
+    store_i64(control + _SLEEPS + 64 * thread, sleeps)
+
+
+@kernel
 def run_steps(control: Int, thread, n_threads):
-    """One pass, as the calling thread: announces it, does its share, returns when all are done."""
+    """One announced pass, as the calling thread: does its share, returns when all are done."""
     _run(control, thread, n_threads)
 
 
