@@ -7,7 +7,7 @@ about all tokens that may follow it. `plan_paths` covers the tree with few paths
 the engine computes what they share (the state above all) once and runs them side by side in its batches. Rows are
 bit-exact, so a score read through a shared prefix equals a cold one to the last bit.
 
-`plan_decision` and `Plan.answer` are pure; `decide` runs them against an engine.
+`plan_decision` and `DecisionPlan.answer` are pure; `decide` runs them against an engine.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class _Reading:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DecisionPlan:
     """What the engine is to be asked, and how its answers are read.
 
     `n_input` is the longest prompt in tokens, `n_output` the options' tokens.
@@ -237,7 +237,7 @@ def _make_answer(question: Question, probabilities: list[float]) -> Answer:
     )
 
 
-def plan_decision(decision: Decision, tokenizer: Encoder, n_ctx: int) -> Plan:
+def plan_decision(decision: Decision, tokenizer: Encoder, n_ctx: int) -> DecisionPlan:
     """Tokenize and lay out the work. Raises `ContextLengthError` for a prompt that does not fit."""
     context = tuple(tokenizer.encode(write_context(decision), bos=True))
     readings: list[_Reading] = []
@@ -255,7 +255,7 @@ def plan_decision(decision: Decision, tokenizer: Encoder, n_ctx: int) -> Plan:
         readings.append(_Reading(question, prompt, options, paths))
         n_input = max(n_input, n_prompt)
         n_output += sum(len(option) for option in options) if paths else 0
-    return Plan(decision, n_input, n_output, context, tuple(readings))
+    return DecisionPlan(decision, n_input, n_output, context, tuple(readings))
 
 
 def decide(engine: ScoringEngine, decision: Decision, tokenizer: Encoder, n_ctx: int) -> tuple[Answer, ...]:

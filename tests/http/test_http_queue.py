@@ -107,7 +107,7 @@ def test_a_refusal_is_a_log_line_that_names_the_flag(serve, caplog):
         running.send(encode("POST", CHAT, chat()))
         eventually(lambda: server.engine.running)
         assert server.post(CHAT, chat()).status == 429
-        server.listener._generations.admission.max_queue = 1
+        server.listener._generations.queue.max_queue = 1
         assert server.post(CHAT, chat()).status == 429
     assert server.post(CHAT, chat("x" * 2000)).status == 413
     for flag in ("--max-queue", "--queue-timeout", "--max-body"):

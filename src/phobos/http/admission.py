@@ -1,7 +1,7 @@
 """Who may run: a bounded queue, first come first served, from the moment the port is open.
 
 A request asks for `n_places` of the engine's slots (one a choice, at most all of them), of any slot or of one it
-names. `plan_admissions` is the rule and touches nothing; `Admission` holds the waiters and belongs to the loop.
+names. `plan_admissions` is the rule and touches nothing; `RequestQueue` holds the waiters and belongs to the loop.
 
 Rules. Until the capacity is known (the model loads) everybody waits. An earlier request that any slot suits comes
 before every later one, and so does one whose slot is free and that lacks other places; one pinned to an occupied slot
@@ -50,7 +50,7 @@ def plan_admissions(wants: Sequence[Want], n_free: int, busy_slots: frozenset[in
 class Place:
     """The right to run; `release` gives the rest of it back, `release_one` one choice's share."""
 
-    admission: Admission
+    queue: RequestQueue
     n_places: int
     queue_wait_s: float
     slots: dict[int, int] = field(default_factory=dict)  # choice -> slot, as far as known
@@ -63,12 +63,12 @@ class Place:
         """A choice has ended and `n_left` have not: keep no more places than that."""
         self.slots.pop(choice, None)
         if n_left < self.n_places:
-            self.admission.give_back(self, self.n_places - n_left)
+            self.queue.give_back(self, self.n_places - n_left)
 
     def release(self) -> None:
         """Give everything back; twice is fine."""
         self.slots.clear()
-        self.admission.give_back(self, self.n_places)
+        self.queue.give_back(self, self.n_places)
 
 
 @dataclass(eq=False)
@@ -79,8 +79,8 @@ class _Waiter:
     future: asyncio.Future[Place]
 
 
-class Admission:
-    """The queue; used on the loop only. `capacity` is 0 until the model is ready."""
+class RequestQueue:
+    """Those who wait and those who run; used on the loop only. `capacity` is 0 until the model is ready."""
 
     def __init__(self, max_queue: int, queue_timeout_s: float, on_depth: Callable[[int], None]) -> None:
         self.max_queue = max_queue

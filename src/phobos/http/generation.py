@@ -31,7 +31,7 @@ from phobos.chat.messages import EmbedRequest, GenerationRequest, ScoreRequest
 from phobos.counters import Counters
 from phobos.decide import WINDOW
 from phobos.errors import PhobosError, RequestError, UnavailableError
-from phobos.http.admission import Admission, Place
+from phobos.http.admission import Place, RequestQueue
 from phobos.http.delivery import EventStream, Mailbox, coalesce
 from phobos.http.metrics import Metrics
 from phobos.http.reply import Job, ReplyFacts, Writer
@@ -116,7 +116,7 @@ class Generations:
         self.metrics = metrics
         self._counters = counters
         self._mailbox = mailbox
-        self.admission = Admission(settings.max_queue, settings.queue_timeout_s, self._note_depth)
+        self.queue = RequestQueue(settings.max_queue, settings.queue_timeout_s, self._note_depth)
         self.engine: ServedEngine | None = None
         self._failure: PhobosError | None = None
         self._loaded = asyncio.Event()
@@ -132,14 +132,14 @@ class Generations:
         """The model is ready."""
         self.engine = engine
         self._loaded.set()
-        self.admission.open(engine.model.n_slots)
+        self.queue.open(engine.model.n_slots)
 
     def fail(self, error: PhobosError) -> None:
         """No answer will come any more: refuse who waits, end who runs."""
         if self._failure is None:
             self._failure = error
         self._loaded.set()
-        self.admission.close(error)
+        self.queue.close(error)
         for run in list(self._runs):
             run.events.fail(error)
 
@@ -311,7 +311,7 @@ class Generations:
 
     async def _enter(self, n_choices: int, slot: int | None, beat: Beat | None) -> Place:
         try:
-            return await self.admission.enter(n_choices, slot, beat, self.settings.heartbeat_s)
+            return await self.queue.enter(n_choices, slot, beat, self.settings.heartbeat_s)
         except asyncio.CancelledError:
             self.metrics.cancelled += 1
             raise

@@ -182,7 +182,7 @@ class Listener:
     async def _drain(self, generations: Generations) -> None:
         """Answer what runs while there is time, then end it properly, then end it."""
         stopping = UnavailableError("the server is shutting down")
-        generations.admission.close(stopping)
+        generations.queue.close(stopping)
         for connection in list(self._roster.members):
             connection.retire()
         loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from phobos.counters import CacheInfo, Snapshot
-from phobos.http.admission import Admission
+from phobos.http.admission import RequestQueue
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -59,13 +59,13 @@ class Metrics:
     first_output: Histogram = field(default_factory=Histogram)
     engine_call: Histogram = field(default_factory=Histogram)
 
-    def scheduler(self, admission: Admission) -> dict[str, int]:
+    def scheduler(self, queue: RequestQueue) -> dict[str, int]:
         """The numbers `/health` shows."""
         return {
-            "active": admission.n_active,
-            "queued": admission.n_waiting,
-            "capacity": admission.capacity,
-            "max_queue": admission.max_queue,
+            "active": queue.n_active,
+            "queued": queue.n_waiting,
+            "capacity": queue.capacity,
+            "max_queue": queue.max_queue,
             "admitted": self.admitted,
             "completed": self.completed,
             "failed": self.failed,
@@ -78,9 +78,9 @@ class Metrics:
 class _Collector:
     """One scrape."""
 
-    def __init__(self, metrics: Metrics, admission: Admission, snapshot: Snapshot) -> None:
+    def __init__(self, metrics: Metrics, queue: RequestQueue, snapshot: Snapshot) -> None:
         self._metrics = metrics
-        self._admission = admission
+        self._queue = queue
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
@@ -96,7 +96,7 @@ class _Collector:
             "capacity": "Slots of the engine",
             "max_queue": "Longest queue allowed",
         }
-        values = metrics.scheduler(self._admission)
+        values = metrics.scheduler(self._queue)
         for name, text in gauges.items():
             yield GaugeMetricFamily(prefix + name, text, value=values[name])
         counters = {
@@ -179,8 +179,8 @@ def _cache_families(cache: CacheInfo) -> Iterator[Metric]:
 class _LlamaCollector:
     """The names llama-server's dashboards know; what it counts and Phobos does not is left out."""
 
-    def __init__(self, admission: Admission, snapshot: Snapshot) -> None:
-        self._admission = admission
+    def __init__(self, queue: RequestQueue, snapshot: Snapshot) -> None:
+        self._queue = queue
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
@@ -201,8 +201,8 @@ class _LlamaCollector:
         gauges = {
             "prompt_tokens_seconds": ("Prompt tokens a second", _rate(now.prompt_tokens_computed, now.prompt_s)),
             "predicted_tokens_seconds": ("Generated tokens a second", _rate(now.decode_tokens, now.decode_s)),
-            "requests_processing": ("Requests running", self._admission.n_active),
-            "requests_deferred": ("Requests waiting", self._admission.n_waiting),
+            "requests_processing": ("Requests running", self._queue.n_active),
+            "requests_deferred": ("Requests waiting", self._queue.n_waiting),
         }
         for name, (text, amount) in gauges.items():
             yield GaugeMetricFamily("llamacpp:" + name, text, value=amount)
@@ -212,10 +212,10 @@ def _rate(count: int, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
 
 
-def render_metrics(metrics: Metrics, admission: Admission, snapshot: Snapshot, *, with_llamacpp: bool = False) -> bytes:
+def render_metrics(metrics: Metrics, queue: RequestQueue, snapshot: Snapshot, *, with_llamacpp: bool = False) -> bytes:
     """The text of `/metrics`."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(metrics, admission, snapshot))
+    registry.register(_Collector(metrics, queue, snapshot))
     if with_llamacpp:
-        registry.register(_LlamaCollector(admission, snapshot))
+        registry.register(_LlamaCollector(queue, snapshot))
     return generate_latest(registry)

@@ -40,7 +40,7 @@ def answer_health(generations: Generations, counters: Counters, *, detailed: boo
         "status": status,
         "state": snapshot.state,
         "uptime_s": round(snapshot.taken_s - snapshot.started_s, 3),
-        "scheduler": generations.metrics.scheduler(generations.admission),
+        "scheduler": generations.metrics.scheduler(generations.queue),
     }
     if code != 200 and generations.engine is None:
         body["load"] = {"stage": snapshot.load.stage, "fraction": round(snapshot.load.fraction, 4)}
@@ -63,7 +63,7 @@ def answer_metrics(generations: Generations, counters: Counters) -> Response:
     """`GET /metrics`."""
     snapshot = counters.snapshot()
     with_llamacpp = generations.settings.metrics_llamacpp
-    text = render_metrics(generations.metrics, generations.admission, snapshot, with_llamacpp=with_llamacpp)
+    text = render_metrics(generations.metrics, generations.queue, snapshot, with_llamacpp=with_llamacpp)
     started = round(time.time() - (snapshot.taken_s - snapshot.started_s))
     return Response(200, text, METRICS_TYPE, (("Process-Start-Time-Unix", str(started)),) if with_llamacpp else ())
 
