@@ -69,6 +69,7 @@ ACCEPTED = [
     ("responses", {"tools": [FLAT], "tool_choice": CHOOSE_F}, []),
     ("responses", {"tools": [{"type": "web"}], "tool_choice": {"type": "web"}}, ["tools[0].web", "tool_choice"]),
     ("responses", {"input": [*HELLO, *PATCHED]}, []),
+    ("responses", {"input": [*HELLO, PATCHED[0]]}, []),
     ("responses", {"input": [*HELLO, *VIEWED]}, ["input[2].output[0]"]),
     ("messages", {"tools": [WORKFLOW]}, []),
     ("messages", {"tools": [SEARCH, {"name": "f", "input_schema": {}}]}, ["tools[0].web_search_20250305"]),

@@ -200,7 +200,6 @@ def test_logprobs(serve):
         ({"input": [{"type": 5}]}, "input[0].type"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": "w", "arguments": 5}]}, "input[0].arguments"),
-        ({"input": [{"type": "function_call", "call_id": "c", "name": "w", "arguments": "{}"}]}, "input[0]"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "c"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),

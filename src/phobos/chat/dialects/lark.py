@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from phobos.chat.dialects.lark_quoting import quote_grammar
 from phobos.chat.messages import ToolSpec
 
 LAYOUT: Mapping[str, Any] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
@@ -51,6 +52,15 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 def arguments_schema(tool: ToolSpec) -> dict[str, Any]:
     """What of a tool's parameters binds, as plain JSON schema: grammars are written of tools that hold just that."""
     return dict(tool.parameters)
+
+
+def arguments_rules(rule: str, tool: ToolSpec) -> list[str]:
+    """Rules for a tool's arguments as JSON; a free-form tool's text follows its own grammar."""
+    if tool.grammar is None:
+        return [f"{rule}: {json_rule(arguments_schema(tool))}"]
+    (name,) = tool.parameters["properties"]
+    head = literal("{" + json.dumps(name) + ': "')
+    return [f"{rule}: {head} {rule}_text {literal(chr(34) + '}')}", *quote_grammar(tool.grammar, f"{rule}_text")]
 
 
 def choice(alternatives: Sequence[str]) -> str:

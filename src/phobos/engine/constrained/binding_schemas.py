@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from phobos.chat.dialects.lark_quoting import Unquotable, quote_grammar
 from phobos.chat.messages import OutputFormat, ToolSpec
 from phobos.chat.schemas import Schema
 from phobos.engine.constrained.flat_schemas import flatten, loosen_texts
@@ -35,9 +36,12 @@ def bind_schemas(tools: Sequence[ToolSpec], output: OutputFormat, holds: Holds, 
             enforced = loosen_texts(flatten(enforced))
         if tool.strict and enforced.left_open:
             raise refuse_tool(tool, enforced.left_open[0])
-        if tool.grammar is not None:
+        grammar = tool.grammar if not is_flat and _can_be_quoted(tool.grammar) else None
+        if grammar != tool.grammar:
+            if tool.strict:
+                raise refuse_tool(tool, "format")
             left_open.append(f"tools.{tool.name}.format")
-        bound.append(replace(tool, parameters=enforced.schema))
+        bound.append(replace(tool, parameters=enforced.schema, grammar=grammar))
         left_open += list_places(f"tools.{tool.name}.parameters", enforced.left_open)
     schema = None
     if output.kind == "json_schema":
@@ -53,7 +57,16 @@ def loosen(tool: ToolSpec) -> ToolSpec:
     """A tool whose schema makes no grammar after all, with only its shape bound. Raises `RequestError`."""
     if tool.strict:
         raise refuse_tool(tool, "")
-    return replace(tool, parameters={"type": "object"})
+    return replace(tool, parameters={"type": "object"}, grammar=None)
+
+
+def _can_be_quoted(grammar: str | None) -> bool:
+    """Whether a free-form tool's grammar has a form inside JSON."""
+    try:
+        quote_grammar(grammar or "start:", "start")
+    except Unquotable:
+        return False
+    return True
 
 
 def refuse_tool(tool: ToolSpec, place: str) -> RequestError:

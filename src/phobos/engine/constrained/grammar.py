@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -149,11 +149,14 @@ class Grammars:
             if (kept := self._plans.get(key)) is not None:
                 self._plans.move_to_end(key)
                 return kept
-        bound = self._bind(tools, request)
-        if must_call or request.output.kind != "text":
-            plan = self._plan_whole(request, bound, must_call, thinks)
-        else:
-            plan = self._plan_calls(request, bound)
+        bound = bind_schemas(tools, request.output, is_held, is_flat=not self.dialect.calls.writes_json)
+        try:
+            plan = self._make_plan(request, bound, must_call, thinks)
+        except RequestError:
+            looser = self._loosen(bound, request.output)
+            if looser == bound:
+                raise
+            plan = self._make_plan(request, looser, must_call, thinks)
         with self._lock:
             self._plans[key] = plan
             while len(self._plans) > KEPT:
@@ -169,22 +172,28 @@ class Grammars:
             found = plan.opened[key] = self._compile(f"start: calls\n{rules}", "tools")
         return found.deep_copy()
 
-    def _bind(self, tools: Sequence[ToolSpec], request: GenerationRequest) -> Bound:
-        """What of the request's schemas binds; a tool whose schema makes no grammar all the same is left open."""
-        bound = bind_schemas(tools, request.output, is_held, is_flat=not self.dialect.calls.writes_json)
-        if not bound.tools:
-            return bound
-        try:
-            self._compile_calls(bound.tools, True)
-        except RequestError:
-            held = [tool if self._makes_a_grammar(tool) else loosen(tool) for tool in bound.tools]
-            names = [f"tools.{new.name}.parameters" for new, old in zip(held, bound.tools, strict=True) if new != old]
-            return replace(bound, tools=tuple(held), left_open=(*bound.left_open, *names))
-        return bound
+    def _make_plan(self, request: GenerationRequest, bound: Bound, must_call: bool, thinks: bool) -> Plan:
+        if must_call or request.output.kind != "text":
+            return self._plan_whole(request, bound, must_call, thinks)
+        return self._plan_calls(request, bound)
 
-    def _makes_a_grammar(self, tool: ToolSpec) -> bool:
+    def _loosen(self, bound: Bound, output: OutputFormat) -> Bound:
+        """What binds less the schemas that make no grammar after all, which are left open. Raises `RequestError` for
+        one that is strict."""
+        tools, schema, left_open = list(bound.tools), bound.schema, list(bound.left_open)
+        for i, tool in enumerate(tools):
+            rules = self.dialect.calls.grammar((tool,), parallel=False, opening=None)
+            if not self._compiles(f"start: calls\n{rules}"):
+                tools[i] = loosen(tool)
+                left_open.append(f"tools.{tool.name}.parameters")
+        if schema is not None and not output.strict and not self._compiles(f"start: {lark.json_rule(schema)}"):
+            schema = {}
+            left_open.append("response_format")
+        return Bound(tuple(tools), schema, tuple(left_open))
+
+    def _compiles(self, text: str) -> bool:
         try:
-            self._compile_calls((tool,), False)
+            self._compile(text, "tools")
         except RequestError:
             return False
         return True

@@ -111,7 +111,9 @@ def parse_response_job(body: dict[str, Any], request_id: str, settings: ServeSet
         thinking_optional=not asked.enable_thinking and not settings.strict_fields,
         reasoning_effort="xhigh" if effort == "max" else effort,
         prefill_thinking=settings.prefill_thinking,
-        continue_assistant=settings.continue_assistant and is_continued(messages, tools, place),
+        continue_assistant=settings.continue_assistant
+        and not messages[-1].tool_calls  # calls that nobody answered: a new turn
+        and is_continued(messages, tools, place),
         cache_slot=asked.cache_slot,
         cache_prompt=asked.cache_prompt is not False,
     )

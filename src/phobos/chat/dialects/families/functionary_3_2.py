@@ -57,7 +57,7 @@ class Functionary32Calls:
         named, rules = [], []
         for i, tool in enumerate(tools):
             named.append(f"{lark.literal(f'{tool.name}{chr(10)}') if opening is None else ''} arguments_{i}")
-            rules.append(f"arguments_{i}: {lark.json_rule(lark.arguments_schema(tool))}")
+            rules += lark.arguments_rules(f"arguments_{i}", tool)
         calls = lark.repeated("named", _MARK, parallel=parallel and opening is None)
         return "\n".join((f"calls: {calls}", f"named: {lark.choice(named)}", *rules))
 

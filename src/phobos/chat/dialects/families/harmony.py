@@ -62,7 +62,7 @@ class HarmonyCalls:
                 continue
             head = f" to=functions.{tool.name}{_CHANNEL}commentary json{_MESSAGE}"
             named.append(f"{lark.literal(head) if opening is None else ''} arguments_{i}")
-            rules.append(f"arguments_{i}: {lark.json_rule(lark.arguments_schema(tool))}")
+            rules += lark.arguments_rules(f"arguments_{i}", tool)
         start = f"{lark.literal(_START + 'assistant')}? " if opening is None else ""
         return "\n".join((f"calls: {start} named", f"named: {lark.choice(named)}", *rules))
 

@@ -142,7 +142,7 @@ class JsonCalls:
             ]
             rules.append(f"call: {lark.choice(calls)}")
         for i, tool in enumerate(tools):
-            rules.append(f"arguments_{i}: {lark.json_rule(lark.arguments_schema(tool))}")
+            rules += lark.arguments_rules(f"arguments_{i}", tool)
         return "\n".join(rules)
 
     def write(self, calls: Sequence[ToolCall]) -> str:

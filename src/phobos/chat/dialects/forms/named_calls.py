@@ -100,7 +100,7 @@ class NamedCalls:
                 continue
             name = "" if opening is not None and opening.name else lark.literal(self.name_begin + tool.name)
             names.append(f"{name} {self._after_name()} arguments_{i} {lark.literal(self.fence_end + self.call_end)}")
-            rules.append(f"arguments_{i}: {lark.json_rule(lark.arguments_schema(tool))}")
+            rules += lark.arguments_rules(f"arguments_{i}", tool)
         more = f"({lark.literal(self.separator + self.call_begin)} named)*" if several else ""
         end = lark.literal(self.end) if in_section else ""
         return "\n".join((f"calls: {lark.literal(begin)} named {more} {end}", f"named: {lark.choice(names)}", *rules))
