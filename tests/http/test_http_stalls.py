@@ -2,8 +2,8 @@
 memory that leaves taken.
 
 Requests are made from the bounds of `docs/openapi.yaml`: each list and text as long as it may be, unbounded ones as
-long as the largest body. The engine is real, its model tiny. What is bounded is the loop's own work at a time: how long it
-waits for a processor, or for a thread that is inside a library, is printed.
+long as the largest body. The engine is real, its model tiny. What is bounded is the loop's own work at a time; how
+long it waits for a processor, or for a thread that is inside a library, is printed.
 """
 
 from __future__ import annotations
