@@ -213,7 +213,7 @@ def _other_shape(draw: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]
         sizes[at] = max(0, sizes[at] + draw.choice((-16, -1, 1, 16, -sizes[at] // 2, sizes[at])))
     else:
         sizes[at] = draw.choice(LENGTHS)
-    return tuple(sizes)
+    return tuple(min(size, (1 << 64) - 1) for size in sizes)
 
 
 def spoil_bytes(draw: random.Random, case: Case) -> Case:

@@ -124,6 +124,7 @@ def test_no_program_reaches_beside_its_buffers() -> None:
         ("rope.dimension_count", 66),
         ("block_count", 0),
         ("attention.key_length", 60),
+        ("attention.head_count", 1 << 14),
     ],
 )
 def test_inspect_plan_and_load_refuse_alike(tmp_path: Path, key: str, value: float) -> None:
@@ -166,6 +167,19 @@ def test_any_changed_file_is_refused_or_read(tmp_path: Path, seed: int) -> None:
             except Exception as error:
                 raise AssertionError(f"seed {seed}: {case.family}: {case.what}") from error
     assert n_refused > 20
+
+
+def test_numbers_that_become_too_large_for_a_kernel(tmp_path: Path) -> None:
+    """Found by the fuzzer: logits are divided by this, and the quotient has no 32 bits."""
+    assert "scale is" in refusal(with_number("granite", "logit_scale", 1e-45), tmp_path / "m.gguf")
+
+
+def test_factors_that_are_no_numbers_are_refused_without_a_warning(tmp_path: Path) -> None:
+    case = sound("phi3")
+    rows = [replace(r, data=b"\x00\x00\xa0\x7f" * (len(r.data) // 4)) if "long" in r.name else r for r in case.rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "rope_factors_long" in refusal(replace(case, rows=tuple(rows)), tmp_path / "m.gguf")
 
 
 def test_names_that_would_command_a_terminal_are_refused(tmp_path: Path) -> None:

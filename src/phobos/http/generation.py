@@ -37,7 +37,7 @@ from phobos.http.metrics import Metrics
 from phobos.http.reply import Job, ReplyFacts, Writer
 from phobos.http.reply_headers import reply_headers
 from phobos.http.served import ServedEngine, ServedModel, SlotActions
-from phobos.http.short_prompts import is_short
+from phobos.http.short_prompts import is_short, is_small
 from phobos.http.transport.wire import (
     SSE_TYPE,
     Channel,
@@ -262,7 +262,10 @@ class Generations:
         if self.engine is not None and self.failure is None:
             self.check_model(job.model, self.engine.model)
             for request in job.requests:
-                self.engine.model.check(request)
+                if is_small(request):
+                    self.engine.model.check(request)
+                else:
+                    await self.prepare(self.engine.model.check, request)
         async with self.admitted(job.n_choices, job.requests[0].cache_slot, beat) as (run, engine):
             self.check_model(job.model, engine.model)
             await self._submit(engine, job, run, beat)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import phobos
@@ -49,6 +49,8 @@ MAX_NAMES_LOGGED = 256
 _MODELS = "/v1/models"
 _MESSAGES = "/v1/messages"
 _SLOTS = "/slots"
+SMALL_BODY_BYTES = 32 << 10  # read on the loop
+T = TypeVar("T")
 Handler = Callable[["Routes", Request, Channel], Awaitable[Response | None]]
 
 
@@ -202,13 +204,23 @@ async def _answer_version(routes: Routes, request: Request, channel: Channel) ->
     return json_response({"version": phobos.__version__})
 
 
+async def _read(routes: Routes, request: Request, parse: Callable[[dict[str, Any]], T]) -> T:
+    """What a body asks for; a large one is read beside the loop."""
+    if len(request.body) <= SMALL_BODY_BYTES:
+        return parse(decode_object(request.body))
+    return await routes.generations.prepare(lambda: parse(decode_object(request.body)))
+
+
 def _asking(ask: Callable[[dict[str, Any], ServedModel], dict[str, Any]]) -> Handler:
     """The handler of a route that asks the model something without running it."""
 
     async def answer(routes: Routes, request: Request, channel: Channel) -> Response | None:
-        body = decode_object(request.body)
         model = await routes.generations.model()
-        return json_response(await routes.generations.prepare(ask, body, model))
+
+        def work() -> Response:
+            return json_response(ask(decode_object(request.body), model))
+
+        return await routes.generations.prepare(work)
 
     return answer
 
@@ -217,9 +229,13 @@ def _counting(count: Callable[[dict[str, Any], ServedModel, str, ServeSettings],
     """The handler of a route that counts the tokens of a prompt."""
 
     async def answer(routes: Routes, request: Request, channel: Channel) -> Response | None:
-        body, generations = decode_object(request.body), routes.generations
+        generations = routes.generations
         model = await generations.model()
-        return json_response(await generations.prepare(count, body, model, request.request_id, generations.settings))
+
+        def work() -> Response:
+            return json_response(count(decode_object(request.body), model, request.request_id, generations.settings))
+
+        return await generations.prepare(work)
 
     return answer
 
@@ -228,7 +244,7 @@ def _generating(parse: Callable[[dict[str, Any], str, ServeSettings], Job]) -> H
     """The handler of a route that generates."""
 
     async def answer(routes: Routes, request: Request, channel: Channel) -> Response | None:
-        job = parse(decode_object(request.body), request.request_id, routes.generations.settings)
+        job = await _read(routes, request, lambda body: parse(body, request.request_id, routes.generations.settings))
         routes.note_ignored(job.ignored)
         return await routes.generations.answer(request, job, channel)
 
@@ -240,7 +256,8 @@ def _embedding(parse: Callable[..., embeddings.Asked]) -> Handler:
 
     async def answer(routes: Routes, request: Request, channel: Channel) -> Response | None:
         routes.counters.requests_received += 1
-        asked = parse(decode_object(request.body), strict=routes.generations.settings.strict_fields)
+        strict = routes.generations.settings.strict_fields
+        asked = await _read(routes, request, lambda body: parse(body, strict=strict))
         routes.note_ignored(asked.ignored)
         return await embeddings.answer(routes.generations, asked, request.request_id)
 
@@ -249,7 +266,7 @@ def _embedding(parse: Callable[..., embeddings.Asked]) -> Handler:
 
 async def _answer_decision(routes: Routes, request: Request, channel: Channel) -> Response | None:
     routes.counters.requests_received += 1
-    asked = decode_object(request.body)
+    asked = await _read(routes, request, lambda body: body)
     return await systemone.answer(routes.generations, asked, request.request_id, routes.note_ignored)
 
 

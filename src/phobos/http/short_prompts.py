@@ -5,6 +5,7 @@ from __future__ import annotations
 from phobos.chat.messages import GenerationRequest
 
 SHORT_CHARS, SHORT_MESSAGES, SHORT_BIASES = 1000, 8, 16
+SMALL_IDS = 4096
 
 
 def is_short(request: GenerationRequest) -> bool:
@@ -18,3 +19,8 @@ def is_short(request: GenerationRequest) -> bool:
     messages = request.messages
     n_chars = sum(len(message.content or "") + len(message.reasoning or "") for message in messages)
     return len(messages) <= SHORT_MESSAGES and n_chars <= SHORT_CHARS and not any(m.tool_calls for m in messages)
+
+
+def is_small(request: GenerationRequest) -> bool:
+    """Whether looking a request through takes no time: a prompt of ids is looked at one by one."""
+    return not isinstance(request.prompt, tuple) or len(request.prompt) <= SMALL_IDS

@@ -52,6 +52,7 @@ UNIT = 16  # values of a vector, of which heads, states and streams are whole mu
 COLUMN_UNIT = 32  # columns of a delta state
 LARGEST_HEAD = 576  # values of a key or a value that attention takes
 MAX_BUFFER_WIDTH = 1 << 28
+LARGEST_FLOAT = 3.4e38  # kernels take 32 bits
 
 Tensors = Mapping[str, TensorInfo]
 Problems = Iterator[str]
@@ -91,7 +92,7 @@ def _problems_of(op: Op, program: Program, tensors: Tensors) -> Problems:
 
 
 def _buffers_and_numbers(op: Op, program: Program, tensors: Tensors) -> Problems:
-    """What holds for every op: its buffers are the program's, its numbers finite, its weights in the file."""
+    """What holds for every op: its buffers are the program's, its numbers those of 32 bits, its weights in the file."""
     known = {buffer.name: buffer for buffer in program.buffers}
     for field in fields(op):
         value = getattr(op, field.name)
@@ -100,7 +101,7 @@ def _buffers_and_numbers(op: Op, program: Program, tensors: Tensors) -> Problems
                 yield f"{value.name} is no buffer of the program"
             if not 0 < value.width <= MAX_BUFFER_WIDTH:
                 yield f"{value.name} would have {value.width} values"
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
             yield f"{field.name} is {value}"
         if isinstance(value, float) and field.name == "eps" and value < 0:
             yield f"eps is {value}"

@@ -63,7 +63,8 @@ def _factors(gguf: GGUF, name: str, n_rot: int) -> np.ndarray:
     info = gguf.tensors[name]
     if info.shape != (n_rot // 2,):
         raise UnsupportedModelError(f"tensor {name} has shape {info.shape} where {(n_rot // 2,)} is expected")
-    factors = TABLE[info.type].dequantize(gguf.data(name)).astype(np.float64)
+    with np.errstate(all="ignore"):  # what is no number is refused below
+        factors = TABLE[info.type].dequantize(gguf.data(name)).astype(np.float64)
     if not ((factors >= SMALLEST_FACTOR) & (factors <= LARGEST_FACTOR)).all():
         raise UnsupportedModelError(
             f"tensor {name} holds values outside {SMALLEST_FACTOR:g} to {LARGEST_FACTOR:g}: fetch a sound copy of the "
