@@ -183,7 +183,7 @@ def main(arguments: Sequence[str]) -> int:
     print()
     n_bytes, n_products = count_tiles(lowering, weights, PROMPT_ROWS)
     print(
-        f"The prompt's tiles ask the second cache for {n_bytes / 1e9:.2f} GB, {n_bytes / n_products:.0f} bytes for "
+        f"The prompt's tiles read {n_bytes / 1e9:.2f} GB from the L2 cache, {n_bytes / n_products:.0f} bytes for "
         "each of their matrix instructions."
     )
     moved = sum(count.n_bytes for count in decode.values())
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str]) -> int:
         ideal = sum(seconds(count, bandwidth, *rates) for count in decode.values())
         whole = ideal + n_launches * LAUNCH_S
         print(
-            f"{name}: {1 / ideal:.0f} tok/s at the roofs; with {LAUNCH_S * 1e6:.1f} us for each of {n_launches} "
+            f"{name}: {1 / ideal:.0f} tok/s at the limits; with {LAUNCH_S * 1e6:.1f} us for each of {n_launches} "
             f"launches {1 / whole:.0f} tok/s, {read / whole / bandwidth:.0%} of the bandwidth."
         )
     return 0
