@@ -101,7 +101,7 @@ def test_requests_sent_while_loading_are_answered_after_it(tmp_path: Path, model
         assert time.monotonic() - server.began_s > 1.5
         server.process.send_signal(signal.SIGTERM)
         assert server.end() == (0, "")
-    assert "stopping: running requests get 5 s" in "\n".join(server.lines)
+    assert "stopping: running requests have 5 s" in "\n".join(server.lines)
 
 
 def test_the_log_is_for_grep(tmp_path: Path, model: Path) -> None:

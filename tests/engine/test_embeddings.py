@@ -111,14 +111,14 @@ def test_a_text_may_fill_the_context_and_no_more(tmp_path: Path) -> None:
 def test_each_trade_refuses_the_other(tmp_path: Path) -> None:
     with running(write_tiny_model(embedder("last"), tmp_path / "m.gguf")) as engine:
         assert engine.model.embeds
-        with pytest.raises(RequestError, match="embeds texts and writes none") as caught:
+        with pytest.raises(RequestError, match="is an embedding model and cannot generate text") as caught:
             engine.model.prepare(GenerationRequest("r", prompt="a"))
         assert caught.value.code == "unsupported_endpoint"
-        with pytest.raises(RequestError, match="embeds texts and writes none"):
+        with pytest.raises(RequestError, match="is an embedding model and cannot generate text"):
             engine.read(ScoreRequest("r", (1, 2), ((1, (3,)),)), lambda event: None)
     with running(write_tiny_model(RECIPES["qwen2"], tmp_path / "m.gguf")) as engine:
         assert not engine.model.embeds
-        with pytest.raises(RequestError, match="writes text and embeds none") as caught:
+        with pytest.raises(RequestError, match="is not an embedding model") as caught:
             embed(engine, (1, 2))
         assert caught.value.code == "unsupported_endpoint"
 

@@ -76,11 +76,13 @@ class CallScanner(AngleScanner):
             yield Content(text)
 
 
-def make_sequence(tokens: Iterable[int] = (BOS, 2), n_ctx: int = 64, scanner: Any = None, **fields: Any) -> Sequence:
+def make_sequence(
+    tokens: Iterable[int] = (BOS, 2), n_ctx: int = 64, scanner: Any = None, n_cached: int = 0, **fields: Any
+) -> Sequence:
     request = GenerationRequest("r", prompt=tuple(tokens), **{"sampling": SamplingParams(seed=1), **fields})
     sampler = Sampler(resolve_sampling(request.sampling), tokens, 0, RowKernels(LETTERS.n_vocab))
     sequence = Sequence(request, tuple(tokens), LETTERS, sampler, n_ctx=n_ctx, scanner=scanner)
-    sequence.admit(Admission(0, 0, 1.0))
+    sequence.admit(Admission(0, n_cached, 1.0))
     sequence.n_rows = sequence.n_prompt
     return sequence
 
@@ -169,8 +171,7 @@ def test_started_tells_seed_and_wait() -> None:
 
 
 def test_usage_and_timings() -> None:
-    sequence = make_sequence((BOS, 2, 3, 4))
-    sequence.admit(Admission(0, 3, 1.0))
+    sequence = make_sequence((BOS, 2, 3, 4), n_cached=3)
     sequence.push(2, None, 1.5)
     last = sequence.push(END, None, 4.0)[-1]
     assert isinstance(last, Finished)

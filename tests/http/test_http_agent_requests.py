@@ -108,7 +108,6 @@ REFUSED = [
     ("chat", {"messages": [*HELLO, result(call_id="z")]}, "messages[1].tool_call_id"),
     ("chat", {"messages": HELLO, "temperature": 2.5}, "temperature"),
     ("chat", {"messages": HELLO, "max_tokens": 0}, "max_tokens"),
-    ("chat", {"messages": HELLO, "logprobs": False, "top_logprobs": 2}, "top_logprobs"),
     ("chat", {"messages": HELLO, "enable_thinking": True}, "enable_thinking"),
     ("responses", {"input": "hi", "tools": [EBNF]}, "tools[0].format"),
     ("responses", {"input": [LOOK]}, "input[0].content[0].type"),

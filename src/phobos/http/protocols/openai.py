@@ -257,9 +257,8 @@ def _read_limit(asked: SharedFields, newer: int | None, *, least: int) -> int | 
 
 
 def _read_logprobs(asked: ChatFields) -> int | None:
-    """How many candidates are told beside each token; asking for some asks for log-probabilities."""
-    if asked.logprobs is False and asked.top_logprobs:
-        raise RequestError("top_logprobs needs logprobs: leave out logprobs or send true", param="top_logprobs")
+    """How many candidates are told beside each token; asking for some asks for log-probabilities, unless `logprobs` is
+    false in so many words."""
     wanted = asked.logprobs or asked.top_logprobs is not None
     return asked.top_logprobs or 0 if wanted and asked.logprobs is not False else None
 
