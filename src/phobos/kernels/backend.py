@@ -86,7 +86,7 @@ def find_best(logits: FloatArray) -> IntArray:
 
 
 class Backend(Protocol):
-    """A loaded program. All methods are called by one thread; `interrupt` by any.
+    """A loaded program. All methods are called by one thread.
 
     `bytes_read` counts the weights and cache all passes have read; None where the backend cannot tell."""
 
