@@ -53,6 +53,11 @@ def _warn_once(folder: Path, reason: str) -> None:
     )
 
 
+def warn_unkept(folder: Path) -> None:
+    """Say once that a folder took no code from the process that compiled it, whose own words nobody hears."""
+    _warn_once(folder, "the code could not be written")
+
+
 def warn_of(folder: Path, error: OSError) -> None:
     """Say once why a folder holds no code."""
     _warn_once(folder, error.strerror or str(error))

@@ -164,6 +164,8 @@ def load_kernels(
         report(_loaded[name])
     for compiled in _compile_all(folder, missing):
         name, pieces = compiled.name, compiled.pieces
+        if pieces and folder is not None:
+            code_cache.warn_unkept(folder)
         if not pieces and not _load_file(folder, name, compiled.seconds):
             pieces = _compile_into(None, name).pieces  # what was just written cannot be read
         for code in pieces:
